@@ -1,4 +1,4 @@
-"""The OpenAPI description: what the views' own docstrings say, and no validation errors of FastAPI's."""
+"""The web application: routes, their OpenAPI description, the gate before them, and how errors are told."""
 
 from __future__ import annotations
 
@@ -40,16 +40,14 @@ from valkyrie.api.context import (
 )
 from valkyrie.api.hub import EventHub
 from valkyrie.api.routes import jobs as routes_jobs
-from valkyrie.api.routes import library, server, trials
-from valkyrie.api.routes import library as uploads
+from valkyrie.api.routes import library, server
 from valkyrie.api.routes import runs as routes_runs
 from valkyrie.api.routes.server import ServerMetrics
 from valkyrie.api.streams import STREAMED, cut, sweep_incoming
 from valkyrie.errors import UsageError, ValkyrieError
 from valkyrie.tenants.organisation import open_authenticator
 from valkyrie.text import did_you_mean
-from valkyrie.views import jobs, requests, resources, runs
-from valkyrie.views import runs as trial_views
+from valkyrie.views import jobs, requests, resources, results, runs
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -60,14 +58,14 @@ if TYPE_CHECKING:
 _MODULES: tuple[ModuleType, ...] = (
     resources,
     requests,
+    results,
     runs,
-    trial_views,
     jobs,
     bodies,
     answers,
     server,
-    trials,
-    uploads,
+    routes_runs,
+    library,
 )
 
 
@@ -225,7 +223,7 @@ ROUTERS = (
         server.health_routes,
         server.organisation_routes,
         routes_runs.routes,
-        trials.routes,
+        routes_runs.trial_routes,
         routes_jobs.routes,
     ),
     *(server.queue_routes, library.ingest_routes, library.agent_routes, library.upload_routes),

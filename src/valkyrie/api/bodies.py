@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchema
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from valkyrie.text import did_you_mean
-from valkyrie.tracker.bounds import LONGEST_TEXT
+from valkyrie.tracker.checks import LONGEST_TEXT
 from valkyrie.views import (
     LogQuery,
     OutputsWanted,

@@ -25,7 +25,7 @@ from valkyrie.api.context import ApiRequest
 from valkyrie.errors import DiskFullError, InfrastructureError
 from valkyrie.ingest.sources import sweep_unpacked
 from valkyrie.store.layout import DataFolder
-from valkyrie.tracker.dispatch import NobodyWaitsError, until_gone
+from valkyrie.tracker.app import NobodyWaitsError, until_gone
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

@@ -17,7 +17,7 @@ from valkyrie.compare.summary import check_alike, sentence, summarise, to_json
 from valkyrie.compare.words import Margin, no_worse_gate, read_margin, worse_gate
 from valkyrie.errors import UnknownError, UsageError
 from valkyrie.report.formats import wrapped
-from valkyrie.tracker.named_runs import NamedRuns, named_runs
+from valkyrie.tracker.protocol import NamedRuns, named_runs
 
 if TYPE_CHECKING:
     from valkyrie.compare.summary import Metric, Summary
@@ -356,7 +356,7 @@ def compare_runs(output: Output, refs: Sequence[str], *, metric: str, by_task: b
 
 def scored_trials(opened: Tracker, run: RunView) -> ScoredTrials:
     """Read what is compared of every trial of a run."""
-    from valkyrie.tracker.trial_pages import each_trial
+    from valkyrie.tracker.protocol import each_trial
 
     return ScoredTrials(each_trial(opened, run.id, detail="scores"))
 

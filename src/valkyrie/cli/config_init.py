@@ -251,7 +251,7 @@ def send_credentials(url: str, key: str, keys: Mapping[str, str]) -> None:
 def aws_session(region: str, keys: Mapping[str, str]) -> AwsSession:
     """The way into AWS that is about to be configured."""
     from valkyrie.aws.session import AwsAccess, AwsSession
-    from valkyrie.tenants.storage import as_keys
+    from valkyrie.tenants.organisation import as_keys
 
     return AwsSession(AwsAccess(region=region, keys=as_keys(keys) if keys else None))
 
@@ -267,7 +267,7 @@ def check_bucket(bucket: str, session: AwsSession) -> str:
 def check_secret(name: str, session: AwsSession | None) -> str:
     """The secret has a value in one of the places runs of this machine look."""
     from valkyrie import secrets
-    from valkyrie.tenants.storage import secrets_manager
+    from valkyrie.tenants.organisation import secrets_manager
 
     sources = secrets.default_sources(secrets.SecretStore(secrets_path()))
     if session:
@@ -400,7 +400,7 @@ def _ask_bucket(output: Output, asker: Asker) -> None:
 
 def _ask_own_keys(output: Output, asker: Asker) -> None:
     """Keys are asked for only where AWS's own programs would find none: what those find is not copied."""
-    from valkyrie.tenants.storage import chosen_in_environment, configured_keys
+    from valkyrie.tenants.organisation import chosen_in_environment, configured_keys
 
     if variable := chosen_in_environment():
         output.line(f"  AWS credentials: those of the environment ({variable}); they are not kept.")
@@ -420,13 +420,13 @@ def _check_bucket(asker: Asker, bucket: str) -> str:
 
 
 def _check_secret(asker: Asker, name: str) -> str:
-    from valkyrie.tenants.storage import own_session
+    from valkyrie.tenants.organisation import own_session
 
     return check_secret(name, _session(asker) if "S3_BUCKET" in asker.answers else own_session())
 
 
 def _session(asker: Asker) -> AwsSession:
-    from valkyrie.tenants.storage import chosen_in_environment, configured_keys
+    from valkyrie.tenants.organisation import chosen_in_environment, configured_keys
 
     kept = {} if chosen_in_environment() else configured_keys()
     return aws_session(str(asker.answers["AWS_DEFAULT_REGION"].value), _keys(asker) or kept)
@@ -491,7 +491,7 @@ def _role(output: Output, external_id: str, *, interactive: bool) -> str:
 
 def _write(asker: Asker, mode: str) -> None:
     """Config file and AWS keys, both or neither."""
-    from valkyrie.tenants import storage
+    from valkyrie.tenants import organisation as storage
 
     held = load()
     values = {name: answer.value for name, answer in asker.answers.items() if name not in AWS_KEYS}

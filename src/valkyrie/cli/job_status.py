@@ -70,7 +70,7 @@ def fetch(output: Output, *, ref: str, extended: bool, follow: bool) -> int:
 
 def trials_of(opened: Tracker, job: JobView) -> Trials:
     """Every trial of a job, by run."""
-    from valkyrie.tracker.trial_pages import each_trial
+    from valkyrie.tracker.protocol import each_trial
 
     return {run.id: list(each_trial(opened, run.id)) for run in job.runs}
 

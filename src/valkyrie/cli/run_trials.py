@@ -170,7 +170,7 @@ def tasks(
 
 def _run_again(opened: Tracker, ref: str, task_id: str, headers: dict[str, str], output: Output) -> str:
     """Run the task of a run once more to its end; the id of the run that did."""
-    from valkyrie.tracker.record import request_again
+    from valkyrie.tracker.prepare import request_again
 
     run = opened.fetch(ref)
     opened.attempts(run.id, task_id)  # an error where there is no such task
@@ -281,7 +281,7 @@ def show(output: Output, *, ref: str, task_id: str | None, k: int) -> int:
 
 def _trial(opened: Tracker, run: RunView, task_id: str, k: int) -> TrialView:
     from valkyrie.errors import UnknownError
-    from valkyrie.tracker.trial_pages import each_trial
+    from valkyrie.tracker.protocol import each_trial
 
     for trial in each_trial(opened, run.id, search=task_id):
         if (trial.task_id, trial.k) == (task_id, k):
@@ -342,7 +342,7 @@ def _show_trial(
 
 
 def _show_run(opened: Tracker, run: RunView, output: Output) -> int:
-    from valkyrie.tracker.trial_pages import each_trial
+    from valkyrie.tracker.protocol import each_trial
 
     notes = TrialNotes()
     noted = [trial for trial in notes.watch(each_trial(opened, run.id)) if needs_a_look(trial)]

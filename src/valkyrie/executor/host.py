@@ -29,8 +29,7 @@ from valkyrie.executor.client import PARENT_PIPE, home_mark, socket_path
 from valkyrie.executor.conclusions import RunNotificationContext, StopRules
 from valkyrie.executor.open_runs import OpenRuns
 from valkyrie.notifications.messages import local_allowed
-from valkyrie.notifications.outbox import NotificationRunner
-from valkyrie.notifications.transport import Sender
+from valkyrie.notifications.outbox import NotificationRunner, Sender
 from valkyrie.schedule.scheduler import HostRoom, Scheduler
 from valkyrie.secrets.delivery import find_sealer
 from valkyrie.store import Store, executors, leases, runs

@@ -31,7 +31,7 @@ from valkyrie.ingest.trials import (
     source_text,
 )
 from valkyrie.report.formats import plural
-from valkyrie.tracker.bounds import check_text
+from valkyrie.tracker.checks import check_text
 from valkyrie.views import IngestedRun
 
 if TYPE_CHECKING:

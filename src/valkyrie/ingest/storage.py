@@ -197,7 +197,7 @@ def _values(opened: LocalTracker, one: _Staged, label: str | None, artifacts: Ar
     """The columns of its row."""
     from valkyrie.benchmarks.scores import IngestedBenchmark
     from valkyrie.plan import FAMILY
-    from valkyrie.tracker.record import kept_at
+    from valkyrie.tracker.prepare import kept_at
 
     run, trials = one.run, [trial.ended for trial in one.run.trials]
     benchmark = IngestedBenchmark(run.benchmark, fraction=run.fraction)

@@ -18,7 +18,7 @@ from valkyrie.domain import Category, Json, TrialState, content_digest
 from valkyrie.errors import UserError
 from valkyrie.store.layout import log_of
 from valkyrie.text import safe
-from valkyrie.tracker.bounds import LONGEST_TEXT, MOST_TRIALS
+from valkyrie.tracker.checks import LONGEST_TEXT, MOST_TRIALS
 from valkyrie.trajectory.transcript import TRANSCRIPT
 from valkyrie.trial.outputs import AGENT, GRADING, OUTPUT_LIMITS
 

@@ -16,7 +16,7 @@ from valkyrie.secrets import SecretSource
 from valkyrie.store import tenants
 from valkyrie.store import tenants as kept
 from valkyrie.store.layout import DataFolder
-from valkyrie.tenants.storage import (
+from valkyrie.tenants.organisation import (
     DEFAULT_LOG_GROUP,
     DEFAULT_RETENTION,
     Placement,

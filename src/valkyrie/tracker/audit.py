@@ -47,7 +47,7 @@ from valkyrie.store.leases import Leased
 from valkyrie.tracker.app import TrackerApp
 from valkyrie.tracker.foreground import ForegroundJob, ForegroundRequest, binding_of
 from valkyrie.tracker.local import LocalTracker
-from valkyrie.tracker.trial_pages import each_trial
+from valkyrie.tracker.protocol import each_trial
 from valkyrie.views import RunRequest, TrialView
 
 SHUTDOWN_S = 10.0

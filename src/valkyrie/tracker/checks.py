@@ -1,9 +1,12 @@
-"""Checks before a run: of the request, of its tasks against provider and agent, of services and families."""
+"""Checks before a run, each problem told in one list: of the request, of tasks against provider and agent."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
 
 from sandboxes.registry import PROVIDERS
 from sandboxes.types import Capabilities
@@ -13,16 +16,162 @@ from valkyrie.agents.catalog.entries import CATALOG
 from valkyrie.agents.protocol import refuses
 from valkyrie.config import values
 from valkyrie.domain import DEFAULT_ORG, Json, TaskSpec, VerifyMode
-from valkyrie.errors import UsageError
+from valkyrie.errors import (
+    PREFLIGHT,
+    BenchmarkError,
+    InfrastructureError,
+    MissingSecretError,
+    UsageError,
+    UserError,
+    ValkyrieError,
+)
 from valkyrie.plan import family_of
 from valkyrie.text import did_you_mean
-from valkyrie.tracker.bounds import check_max_cost, check_priority, check_texts, switched_on
-from valkyrie.tracker.problems import MOST_PROBLEMS
 from valkyrie.tracker.secrets import check_model_url
-from valkyrie.views import RunRequest
+from valkyrie.views import RunRequest, UpdateRequest
 
 if TYPE_CHECKING:
     from valkyrie.tenants import Organisation
+
+
+# How much one request may ask for: what is stored of it is read again with every list of runs.
+
+MOST_TRIALS = 100_000
+"""Trials of one run: all of them are planned, in memory, before the first begins."""
+LONGEST_TEXT = 1000
+MOST_VALUES = 256 * 1024
+"""Characters of all parameters, of all names of secrets, of all headers."""
+_TEXTS = (
+    *("agent", "benchmark", "model", "dataset", "slice", "label", "provider"),
+    *("lambda_function", "webhook", "webhook_key", "provider_secret", "model_url"),
+)
+PRIORITIES = range(5)
+_YES = ("1", "true", "yes", "on")
+
+
+def check_texts(request: RunRequest) -> None:
+    """Raise UsageError for a text nobody means to give a run."""
+    for name in _TEXTS:
+        check_text(name.replace("_", " "), getattr(request, name))
+    for name in ("kwargs", "secrets", "headers", "env_vars"):
+        if sum(len(key) + len(value) for key, value in getattr(request, name).items()) > MOST_VALUES:
+            raise UsageError(f"The {name} have more than {MOST_VALUES:,} characters together.")
+
+
+def check_text(what: str, text: str | None) -> None:
+    """Raise UsageError for a text that is too long to be a name or a label."""
+    if text is not None and len(text) > LONGEST_TEXT:
+        raise UsageError(f"The {what} has {len(text):,} characters; {LONGEST_TEXT:,} are taken.")
+
+
+def check_trials(tasks: int, trials: int) -> None:
+    """Raise UsageError for a run of more trials than one can have."""
+    if tasks * trials > MOST_TRIALS:
+        raise UsageError(
+            f"{tasks:,} tasks with {trials:,} trials each are more than the {MOST_TRIALS:,} trials a run can "
+            "have; choose fewer tasks (--slice), or fewer --trials."
+        )
+
+
+def switched_on(variable: str) -> bool:
+    """Return whether the operator's environment says yes."""
+    return os.environ.get(variable, "").strip().lower() in _YES
+
+
+def check_priority(priority: int) -> int:
+    """0 (first) to 4 (last), or UsageError."""
+    if priority not in PRIORITIES:
+        raise UsageError(f"--priority must be 0 (first) to 4 (last), not {priority}.")
+    return priority
+
+
+def check_max_cost(max_cost: float) -> float:
+    """A sum of money, or UsageError."""
+    if not (math.isfinite(max_cost) and max_cost > 0):
+        raise UsageError(f"--max-cost must be above 0 US dollars, not {max_cost:g}.")
+    return max_cost
+
+
+def check_update(request: UpdateRequest) -> None:
+    """Raise UsageError for what no run can become."""
+    if request.concurrency is not None and request.concurrency < 1:
+        raise UsageError(f"--concurrency must be at least 1, not {request.concurrency}.")
+    check_text("label", request.label)
+    if request.max_cost is not None:
+        check_max_cost(request.max_cost)
+    if request.priority is not None:
+        check_priority(request.priority)
+    if request.abort_after is not None and request.abort_after < 0:
+        raise UsageError(f"--abort-after must be at least 0, not {request.abort_after}.")
+
+
+# All that stands in the way of a run, told in one list.
+
+MOST_PROBLEMS = 20
+
+T = TypeVar("T")
+
+
+class Problem(str):
+    """A problem that remembers its error, so that a lone one is raised as itself."""
+
+    def __new__(cls, error: ValkyrieError) -> Problem:
+        made = super().__new__(cls, str(error))
+        made.error = error
+        return made
+
+    error: ValkyrieError
+
+
+@dataclass(slots=True)
+class ProblemList:
+    """The problems found so far, and the secrets without a value: environment variable → name."""
+
+    texts: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def add(self, error: ValkyrieError) -> None:
+        """Add an error, and the secrets it says are missing."""
+        self.texts.append(Problem(error))
+        self.missing.update(getattr(error, "missing", {}))
+
+    def collect(self, find: Callable[[], T]) -> T | None:
+        """Return what was found, or None and one more problem: not there, refused, broken or out of reach."""
+        try:
+            return find()
+        except (UserError, BenchmarkError, InfrastructureError) as error:
+            self.texts.append(Problem(error))
+            return None
+
+
+def refuse(problems: Sequence[str], missing: Mapping[str, str] | None = None) -> ValkyrieError:
+    """Return the refusal that lists everything at once, and nothing twice; lists in it become part of it."""
+    problems = list(dict.fromkeys(part for one in problems for part in _parts(one)))
+    if len(problems) == 1 and isinstance(problems[0], Problem):
+        return problems[0].error
+    indented = [text.replace("\n", "\n     ") for text in problems[:MOST_PROBLEMS]]
+    shown = [f"  {number}. {text}" for number, text in enumerate(indented, 1)]
+    more = [f"  … and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
+    text = "\n".join([f"{len(problems)} things stand in the way:", *shown, *more])
+    if len(problems) == 1:
+        text = problems[0]
+    refused = (
+        MissingSecretError(text, missing=missing, cause=None if _only_secrets(problems) else PREFLIGHT)
+        if missing
+        else UserError(text)
+    )
+    refused.problems = tuple(problems)
+    return refused
+
+
+def _parts(problem: str) -> Sequence[str]:
+    """Return what a problem lists that is itself such a refusal; else just that problem."""
+    return (problem.error.problems or (problem,)) if isinstance(problem, Problem) else (problem,)
+
+
+def _only_secrets(problems: Sequence[str]) -> bool:
+    return all(isinstance(getattr(problem, "error", None), MissingSecretError) for problem in problems)
+
 
 MOST_STRETCH = 1000.0
 """How far time limits may be stretched: ten minutes become a week."""

@@ -14,7 +14,7 @@ from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.domain import Json
 from valkyrie.errors import UsageError, ValkyrieError
 from valkyrie.text import did_you_mean
-from valkyrie.tracker.bounds import check_text
+from valkyrie.tracker.checks import check_text
 from valkyrie.views import RunRequest
 from valkyrie.views.jobs import DEFAULT_ERROR_RATE, JobAgent, JobRequest
 

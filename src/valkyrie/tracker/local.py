@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from valkyrie.domain import Identity
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.app import CallerContext, TrackerApp
-from valkyrie.tracker.foreground import ForegroundJobs
-from valkyrie.tracker.gradings import GradingVerbs
-from valkyrie.tracker.jobs import JobVerbs
-from valkyrie.tracker.library import LibraryVerbs
-from valkyrie.tracker.results import ResultVerbs
 from valkyrie.tracker.run_reader import RunReader
-from valkyrie.tracker.runs import RunVerbs
 
 if TYPE_CHECKING:
     from valkyrie.store import Store
+    from valkyrie.tracker.foreground import ForegroundJobs
+    from valkyrie.tracker.gradings import GradingVerbs
+    from valkyrie.tracker.jobs import JobVerbs
+    from valkyrie.tracker.library import LibraryVerbs
+    from valkyrie.tracker.results import ResultVerbs
+    from valkyrie.tracker.runs import RunVerbs
+
+Verb = TypeVar("Verb", bound=Callable[..., object])
+
+
+def _verb(find: Callable[[LocalTracker], Verb]) -> cached_property[Verb]:
+    """Return a verb that opens the group it belongs to when it is first used."""
+    return cached_property(find)
 
 
 class LocalTracker:
     """Everything one person can ask, answered from one store.
 
     Made for an app and an identity, or, in embedded mode, for a data folder alone. Each verb is a method of
-    one of the groups below, which share a context.
+    one of the groups below, which share a context; a command loads only the groups whose verbs it uses.
     """
 
     def __init__(
@@ -37,92 +45,125 @@ class LocalTracker:
     ) -> None:
         self._owns_app = identity is None or isinstance(app, Path)
         app = TrackerApp(DataFolder(app)) if isinstance(app, Path) else app
-        self.context = context = CallerContext(app, identity or Identity(person=_user()), caller_headers)
+        self.context = CallerContext(app, identity or Identity(person=_user()), caller_headers)
+        self._reader = RunReader(self.context)
 
-        reader = RunReader(context)
-        runs = RunVerbs(context, reader)
-        results = ResultVerbs(context, reader)
-        gradings = GradingVerbs(context, reader, runs)
-        jobs = JobVerbs(context, reader, runs)
-        foreground = ForegroundJobs(context, runs, jobs)
-        library = LibraryVerbs(context)
-        self._offer_runs(reader, runs)
-        self._offer_results(results, gradings)
-        self._offer_jobs(jobs, foreground)
-        self._offer_library(library)
+    # The groups
 
-    def _offer_runs(self, reader: RunReader, runs: RunVerbs) -> None:
-        # Runs, looked at: run_reader.py
-        self.fetch = reader.fetch
-        self.follow = reader.follow
-        self.list = reader.list
-        self.trials = reader.trials
-        self.attempts = reader.attempts
-        self.errors = reader.errors
-        self.wait = reader.wait
-        self.queue = reader.queue
-        self.executor_status = reader.executor_status
-        # Runs, started and changed: runs.py
-        self.plan = runs.plan
-        self.start = runs.start
-        self.enqueue = runs.enqueue
-        self.resume = runs.resume
-        self.retry = runs.retry
-        self.stop = runs.stop
-        self.update = runs.update
-        self.delete = runs.delete
-        self.shell = runs.shell
+    @cached_property
+    def _runs(self) -> RunVerbs:
+        from valkyrie.tracker.runs import RunVerbs
 
-    def _offer_results(self, results: ResultVerbs, gradings: GradingVerbs) -> None:
-        # What runs left: results.py
-        self.results = results.results
-        self.results_text = results.results_text
-        self.upload_results = results.upload_results
-        self.outputs = results.outputs
-        self.output_files = results.output_files
-        self.logs = results.logs
-        self.run_logs = results.run_logs
-        # Kept work, graded again: gradings.py
-        self.regrade = gradings.regrade
-        self.gradings = gradings.gradings
-        self.use_grading = gradings.use_grading
-        self.compare_gradings = gradings.compare_gradings
+        return RunVerbs(self.context, self._reader)
 
-    def _offer_jobs(self, jobs: JobVerbs, foreground: ForegroundJobs) -> None:
-        # Jobs: jobs.py
-        self.plan_job = jobs.plan_job
-        self.start_job = jobs.start_job
-        self.fetch_job = jobs.fetch_job
-        self.follow_job = jobs.follow_job
-        self.list_jobs = jobs.list_jobs
-        self.stop_job = jobs.stop_job
-        self.resume_job = jobs.resume_job
-        self.retry_job = jobs.retry_job
-        self.delete_job = jobs.delete_job
-        # Foreground jobs: foreground.py
-        self.start_foreground = foreground.start_foreground
-        self.fetch_foreground = foreground.fetch_foreground
-        self.resume_foreground = foreground.resume_foreground
-        self.foreground_executor = foreground.foreground_executor
-        self.is_taken_over = foreground.is_taken_over
-        self.stop_foreground = foreground.stop_foreground
+    @cached_property
+    def _results(self) -> ResultVerbs:
+        from valkyrie.tracker.results import ResultVerbs
 
-    def _offer_library(self, library: LibraryVerbs) -> None:
-        # Agents, secrets, benchmarks, uploads, disk: library.py
-        self.agents = library.agents
-        self.push_agent = library.push_agent
-        self.push_archive = library.push_archive
-        self.agent_archive = library.agent_archive
-        self.remove_agent = library.remove_agent
-        self.download_agent = library.download_agent
-        self.secrets = library.secrets
-        self.set_secret = library.set_secret
-        self.remove_secret = library.remove_secret
-        self.benchmarks = library.benchmarks
-        self.benchmark_tasks = library.benchmark_tasks
-        self.has_upload = library.has_upload
-        self.upload = library.upload
-        self.disk = library.disk
+        return ResultVerbs(self.context, self._reader)
+
+    @cached_property
+    def _gradings(self) -> GradingVerbs:
+        from valkyrie.tracker.gradings import GradingVerbs
+
+        return GradingVerbs(self.context, self._reader, self._runs)
+
+    @cached_property
+    def _jobs(self) -> JobVerbs:
+        from valkyrie.tracker.jobs import JobVerbs
+
+        return JobVerbs(self.context, self._reader, self._runs)
+
+    @cached_property
+    def _foreground(self) -> ForegroundJobs:
+        from valkyrie.tracker.foreground import ForegroundJobs
+
+        return ForegroundJobs(self.context, self._runs, self._jobs)
+
+    @cached_property
+    def _library(self) -> LibraryVerbs:
+        from valkyrie.tracker.library import LibraryVerbs
+
+        return LibraryVerbs(self.context)
+
+    # Runs, looked at: run_reader.py
+
+    fetch = _verb(lambda self: self._reader.fetch)
+    follow = _verb(lambda self: self._reader.follow)
+    list = _verb(lambda self: self._reader.list)
+    trials = _verb(lambda self: self._reader.trials)
+    attempts = _verb(lambda self: self._reader.attempts)
+    errors = _verb(lambda self: self._reader.errors)
+    wait = _verb(lambda self: self._reader.wait)
+    queue = _verb(lambda self: self._reader.queue)
+    executor_status = _verb(lambda self: self._reader.executor_status)
+
+    # Runs, started and changed: runs.py
+
+    plan = _verb(lambda self: self._runs.plan)
+    start = _verb(lambda self: self._runs.start)
+    enqueue = _verb(lambda self: self._runs.enqueue)
+    resume = _verb(lambda self: self._runs.resume)
+    retry = _verb(lambda self: self._runs.retry)
+    stop = _verb(lambda self: self._runs.stop)
+    update = _verb(lambda self: self._runs.update)
+    delete = _verb(lambda self: self._runs.delete)
+    shell = _verb(lambda self: self._runs.shell)
+
+    # What runs left: results.py
+
+    results = _verb(lambda self: self._results.results)
+    results_text = _verb(lambda self: self._results.results_text)
+    upload_results = _verb(lambda self: self._results.upload_results)
+    outputs = _verb(lambda self: self._results.outputs)
+    output_files = _verb(lambda self: self._results.output_files)
+    logs = _verb(lambda self: self._results.logs)
+    run_logs = _verb(lambda self: self._results.run_logs)
+
+    # Kept work, graded again: gradings.py
+
+    regrade = _verb(lambda self: self._gradings.regrade)
+    gradings = _verb(lambda self: self._gradings.gradings)
+    use_grading = _verb(lambda self: self._gradings.use_grading)
+    compare_gradings = _verb(lambda self: self._gradings.compare_gradings)
+
+    # Jobs: jobs.py
+
+    plan_job = _verb(lambda self: self._jobs.plan_job)
+    start_job = _verb(lambda self: self._jobs.start_job)
+    fetch_job = _verb(lambda self: self._jobs.fetch_job)
+    follow_job = _verb(lambda self: self._jobs.follow_job)
+    list_jobs = _verb(lambda self: self._jobs.list_jobs)
+    stop_job = _verb(lambda self: self._jobs.stop_job)
+    resume_job = _verb(lambda self: self._jobs.resume_job)
+    retry_job = _verb(lambda self: self._jobs.retry_job)
+    delete_job = _verb(lambda self: self._jobs.delete_job)
+
+    # Foreground jobs: foreground.py
+
+    start_foreground = _verb(lambda self: self._foreground.start_foreground)
+    fetch_foreground = _verb(lambda self: self._foreground.fetch_foreground)
+    resume_foreground = _verb(lambda self: self._foreground.resume_foreground)
+    foreground_executor = _verb(lambda self: self._foreground.foreground_executor)
+    is_taken_over = _verb(lambda self: self._foreground.is_taken_over)
+    stop_foreground = _verb(lambda self: self._foreground.stop_foreground)
+
+    # Agents, secrets, benchmarks, uploads, disk: library.py
+
+    agents = _verb(lambda self: self._library.agents)
+    push_agent = _verb(lambda self: self._library.push_agent)
+    push_archive = _verb(lambda self: self._library.push_archive)
+    agent_archive = _verb(lambda self: self._library.agent_archive)
+    remove_agent = _verb(lambda self: self._library.remove_agent)
+    download_agent = _verb(lambda self: self._library.download_agent)
+    secrets = _verb(lambda self: self._library.secrets)
+    set_secret = _verb(lambda self: self._library.set_secret)
+    remove_secret = _verb(lambda self: self._library.remove_secret)
+    benchmarks = _verb(lambda self: self._library.benchmarks)
+    benchmark_tasks = _verb(lambda self: self._library.benchmark_tasks)
+    has_upload = _verb(lambda self: self._library.has_upload)
+    upload = _verb(lambda self: self._library.upload)
+    disk = _verb(lambda self: self._library.disk)
 
     @property
     def data(self) -> DataFolder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from valkyrie.domain import Json, RunState
@@ -22,7 +23,6 @@ from valkyrie.report.presentation import (
 from valkyrie.store import executors, notifications, regrades, runs
 from valkyrie.store import trials as failures
 from valkyrie.tracker.app import CallerContext
-from valkyrie.tracker.kept import Kept
 from valkyrie.views import (
     AttemptView,
     ErrorGroup,
@@ -159,13 +159,13 @@ class RunReader:
             run_id = self._context.resolve(connection, ref)
             trial = runs.one_trial(connection, run_id, task_id, k)
             rows = runs.attempts(connection, trial.id)
-        kept = Kept(self._context.data.run(run_id))
+        folder = self._context.data.run(run_id)
         return [
             attempt_view(
                 row,
                 current=trial.state,
-                log=kept.log_path(task_id, k, row.number),
-                artifacts=kept.folder_path(task_id, k, row.number),
+                log=_if_there(folder.log(task_id, k, row.number)),
+                artifacts=_if_there(folder.attempt(task_id, k, row.number)),
             )
             for row in rows
         ]
@@ -230,6 +230,10 @@ class RunReader:
         if status is None or self._context.sees_machine:
             return status
         return {name: status[name] for name in ("version", "started_at", "draining") if name in status}
+
+
+def _if_there(path: Path) -> str | None:
+    return str(path) if path.exists() else None
 
 
 def _with_regrade(view: RunView, row: Any, regrade: Any) -> RunView:

@@ -21,8 +21,7 @@ from valkyrie.secrets import delivery
 from valkyrie.store import executors, runs
 from valkyrie.store.run_queries import past_scores
 from valkyrie.tracker.app import CallerContext
-from valkyrie.tracker.bounds import check_update
-from valkyrie.tracker.problems import refuse
+from valkyrie.tracker.checks import check_update, refuse
 from valkyrie.tracker.run_reader import RunReader
 from valkyrie.tracker.secrets import check_callers_url, supply_again
 from valkyrie.views import (
@@ -136,7 +135,7 @@ class RunVerbs:
     def store_all(self, new: Sequence[NewRun], also: Callable[[Connection], None] | None = None) -> None:
         """Freeze the agents, then store runs and trials, and what comes with them, in one transaction; a
         failure leaves nothing."""
-        from valkyrie.tracker.record import new_trials
+        from valkyrie.tracker.prepare import new_trials
 
         try:
             rows = [(one, self._frozen_values(one), new_trials(one.prepared.trials)) for one in new]
@@ -153,7 +152,7 @@ class RunVerbs:
 
     def _frozen_values(self, new: NewRun) -> Json:
         """Return the columns of a new run, its agent frozen into its folder."""
-        from valkyrie.tracker.record import keep_frozen, run_values
+        from valkyrie.tracker.prepare import keep_frozen, run_values
 
         folder = self._context.data.run(new.run_id)
         frozen = agents.freeze(new.prepared.agent, folder.agent)

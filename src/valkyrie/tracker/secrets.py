@@ -22,11 +22,11 @@ from valkyrie.domain import Json
 from valkyrie.errors import MissingSecretError, UsageError, UserError
 from valkyrie.secrets.delivery import with_credentials, with_headers, with_hooks, with_settings
 from valkyrie.targets import check_target
-from valkyrie.tracker.problems import ProblemList
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:
     from valkyrie.tenants import Organisation
+    from valkyrie.tracker.checks import ProblemList
 
 
 # Where what is handed over comes from: secrets, service headers, provider settings, at start and again.

@@ -1,108 +1,38 @@
-"""What the verbs take and give: plain frozen data, the same in embedded mode and over HTTP."""
+"""What the verbs take and give: plain frozen data, the same in embedded mode and over HTTP.
+
+Names load on first use: who reads runs need not make the classes of all requests.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING
 
-from valkyrie.domain import Json
-from valkyrie.views.requests import (
-    AgentFailureRule,
-    LogQuery,
-    OutputsWanted,
-    ResultsWanted,
-    ResumeRequest,
-    RetryRequest,
-    RunFilter,
-    RunRequest,
-    StopRequest,
-    TasksRequest,
-    TrialDetail,
-    TrialFilter,
-    UpdateRequest,
-)
-from valkyrie.views.resources import (
-    AgentView,
-    BenchmarkView,
-    DiskView,
-    ExecutorView,
-    QueueEntry,
-    QueueView,
-    SecretView,
-    TasksView,
-)
-from valkyrie.views.runs import (
-    AttemptView,
-    CostView,
-    ErrorGroup,
-    GradingChange,
-    GradingComparison,
-    GradingView,
-    HookView,
-    IngestedRun,
-    LogLine,
-    PlanView,
-    RegradeRequest,
-    RegradeView,
-    ResultsLink,
-    RunPage,
-    RunView,
-    ScoreView,
-    StartedRun,
-    TokensView,
-    TrialLeftOut,
-    TrialView,
-    UsageView,
-)
+from sandboxes.lazy_names import lazy_names
 
-__all__ = [
-    "AgentFailureRule",
-    "AgentView",
-    "AttemptView",
-    "BenchmarkView",
-    "CostView",
-    "DiskView",
-    "ErrorGroup",
-    "ExecutorView",
-    "GradingChange",
-    "GradingComparison",
-    "GradingView",
-    "HookView",
-    "IngestedRun",
-    "LogLine",
-    "LogQuery",
-    "OutputsWanted",
-    "PlanView",
-    "QueueEntry",
-    "QueueView",
-    "RegradeRequest",
-    "RegradeView",
-    "ResultsLink",
-    "ResultsWanted",
-    "ResumeRequest",
-    "RetryRequest",
-    "RunFilter",
-    "RunPage",
-    "RunRequest",
-    "RunView",
-    "ScoreView",
-    "SecretView",
-    "StartedRun",
-    "StopRequest",
-    "TasksRequest",
-    "TasksView",
-    "TokensView",
-    "TrialDetail",
-    "TrialFilter",
-    "TrialLeftOut",
-    "TrialView",
-    "UpdateRequest",
-    "UsageView",
-    "to_json",
-]
+_HOME = {
+    "valkyrie.views.requests": [
+        *("AgentFailureRule", "OutputsWanted", "PlanView", "ResultsWanted", "ResumeRequest"),
+        *("RetryRequest", "RunRequest", "StartedRun", "StopRequest", "TasksRequest"),
+        *("UpdateRequest",),
+    ],
+    "valkyrie.views.resources": [
+        *("AgentView", "BenchmarkView", "DiskView", "ExecutorView", "QueueEntry", "QueueView"),
+        *("SecretView", "TasksView"),
+    ],
+    "valkyrie.views.results": [
+        *("GradingChange", "GradingComparison", "GradingView", "IngestedRun", "RegradeRequest"),
+        *("RegradeView", "ResultsLink", "TrialLeftOut"),
+    ],
+    "valkyrie.views.runs": [
+        *("AttemptView", "CostView", "ErrorGroup", "HookView", "LogLine", "LogQuery", "RunFilter"),
+        *("RunPage", "RunView", "ScoreView", "TokensView", "TrialDetail", "TrialFilter"),
+        *("TrialView", "UsageView", "to_json"),
+    ],
+}
+__getattr__, __dir__ = lazy_names(__name__, _HOME)
 
-
-def to_json(view: Any) -> Json:
-    """A view as plain JSON data."""
-    data: Json = asdict(view)
-    return data
+if TYPE_CHECKING:
+    from valkyrie.views.requests import *  # noqa: F403
+    from valkyrie.views.resources import *  # noqa: F403
+    from valkyrie.views.results import *  # noqa: F403
+    from valkyrie.views.runs import *  # noqa: F403

@@ -10,13 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from valkyrie.domain import ABORT_AFTER, DEFAULT_PRIORITY, Category
+from valkyrie.domain import ABORT_AFTER, DEFAULT_PRIORITY, Category, Json
+from valkyrie.views.runs import RunView
 
 AgentFailureRule = Literal["grade", "error"]
 VerifyChoice = Literal["fresh", "shared", "both"]
-TrialDetail = Literal["scores", "trial", "result"]
-"""How much is told of each trial: only what scores are compared by, all but the benchmark's own result, or
-all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,53 +125,6 @@ class TasksRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFilter:
-    """Which runs to list."""
-
-    agent: str | None = None
-    benchmark: str | None = None
-    model: str | None = None
-    dataset: str | None = None
-    state: str | None = None
-    label: str | None = None
-    started_by: Sequence[str] = ()
-    newest_first: bool = True
-    limit: int = 50
-    cursor: str | None = None
-    job: str | None = None
-    """Only runs of this job: its id, a unique beginning of it, its name, or `latest`."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrialFilter:
-    """Which trials of a run to list."""
-
-    states: Sequence[str] = ()
-    search: str | None = None
-    sort: Literal["position", "task_id", "started_at", "duration", "status", "score"] = "position"
-    descending: bool = False
-    limit: int = 50
-    offset: int = 0
-    after: int | None = None
-    """Only trials behind this position, in the order of positions; how many match in all is not counted."""
-    detail: TrialDetail = "trial"
-    failed: bool = False
-    """Only trials that ended without a pass: in an error, or graded so."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogQuery:
-    """Which logs of a run."""
-
-    task_ids: Sequence[str] | None = None
-    k: int | None = None
-    attempt: int | None = None
-    search: str | None = None
-    """Only lines that contain this."""
-    follow: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class StopRequest:
     """How to stop a run."""
 
@@ -232,3 +183,43 @@ class ResultsWanted:
     task_ids: Sequence[str] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     """For the service that scores them; given again, because they are not stored."""
+
+
+# What a request for a run becomes.
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """What would run: the answer of --dry-run."""
+
+    agent: str
+    agent_digest: str
+    model: str | None
+    benchmark: str
+    dataset: str
+    provider: str
+    isolation: str
+    enforcement: Mapping[str, str]
+    trials: Sequence[tuple[str, int, str]]
+    """(task id, k, digest)."""
+    secrets: Sequence[str]
+    """Environment variables that will be filled."""
+    problems: Sequence[str]
+    """All that stands in the way, in one list; empty means it would start."""
+    notices: Sequence[str]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Secrets without a value, among the problems: environment variable → name."""
+    shows: Json | None = None
+    """Which true gaps between agents it shows 4 times in 5: `low` to `high`, of 1, and with `more` tasks."""
+    variables: Sequence[str] = ()
+    """Variables of the user's that tasks ask for and are given; the agent may see them."""
+    destinations: Mapping[str, str] = field(default_factory=dict)
+    """Secret → the address it is sent to, or who gets it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartedRun:
+    """A run that was stored and handed to an executor."""
+
+    run: RunView
+    notices: Sequence[str]

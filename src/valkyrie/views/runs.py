@@ -1,12 +1,16 @@
-"""Runs, their trials and attempts, and gradings of runs, as people see them."""
+"""Runs, their trials and attempts as people see them, and which of them are asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from valkyrie.domain import DEFAULT_ORG, DEFAULT_PRIORITY, INGESTED, Json
+
+TrialDetail = Literal["scores", "trial", "result"]
+"""How much is told of each trial: only what scores are compared by, all but the benchmark's own result, or
+all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,72 +172,6 @@ class RunPage:
     cursor: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PlanView:
-    """What would run: the answer of --dry-run."""
-
-    agent: str
-    agent_digest: str
-    model: str | None
-    benchmark: str
-    dataset: str
-    provider: str
-    isolation: str
-    enforcement: Mapping[str, str]
-    trials: Sequence[tuple[str, int, str]]
-    """(task id, k, digest)."""
-    secrets: Sequence[str]
-    """Environment variables that will be filled."""
-    problems: Sequence[str]
-    """All that stands in the way, in one list; empty means it would start."""
-    notices: Sequence[str]
-    missing: Mapping[str, str] = field(default_factory=dict)
-    """Secrets without a value, among the problems: environment variable → name."""
-    shows: Json | None = None
-    """Which true gaps between agents it shows 4 times in 5: `low` to `high`, of 1, and with `more` tasks."""
-    variables: Sequence[str] = ()
-    """Variables of the user's that tasks ask for and are given; the agent may see them."""
-    destinations: Mapping[str, str] = field(default_factory=dict)
-    """Secret → the address it is sent to, or who gets it."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartedRun:
-    """A run that was stored and handed to an executor."""
-
-    run: RunView
-    notices: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class ResultsLink:
-    """Where a results file was uploaded to."""
-
-    url: str
-    """s3://bucket/key, or a file's address."""
-    download_url: str | None
-    """Good for a day, for whoever has it."""
-    console_url: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class IngestedRun:
-    """What became of one run that came about elsewhere."""
-
-    run_id: str
-    """Here."""
-    name: str
-    """For people."""
-    status: str
-    """`stored`, `known` (it was here already) or `replaced`; `would be …` where nothing was to be stored."""
-    trials: int
-    errors: int
-    """Trials that ended without a grade."""
-    file: str
-    """The file that says so."""
-    notices: Sequence[str] = ()
-
-
 # Trials and attempts as they stand, their errors and logs.
 
 
@@ -357,95 +295,57 @@ class LogLine:
     text: str
 
 
-# Gradings of a run: kept work graded again, which of them is in use, how two of them differ.
+# Which of them are asked for.
 
 
 @dataclass(frozen=True, slots=True)
-class RegradeRequest:
-    """How kept work is graded again; without `tests` and `judge` as it was graded before."""
+class RunFilter:
+    """Which runs to list."""
 
-    tests: str | None = None
-    """A folder of task directories, or a benchmark: its tests are used for the tasks of the same id."""
-    judge: str | None = None
-    """The model that judges the trials of an eval instead."""
+    agent: str | None = None
+    benchmark: str | None = None
+    model: str | None = None
+    dataset: str | None = None
+    state: str | None = None
+    label: str | None = None
+    started_by: Sequence[str] = ()
+    newest_first: bool = True
+    limit: int = 50
+    cursor: str | None = None
+    job: str | None = None
+    """Only runs of this job: its id, a unique beginning of it, its name, or `latest`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFilter:
+    """Which trials of a run to list."""
+
+    states: Sequence[str] = ()
+    search: str | None = None
+    sort: Literal["position", "task_id", "started_at", "duration", "status", "score"] = "position"
+    descending: bool = False
+    limit: int = 50
+    offset: int = 0
+    after: int | None = None
+    """Only trials behind this position, in the order of positions; how many match in all is not counted."""
+    detail: TrialDetail = "trial"
+    failed: bool = False
+    """Only trials that ended without a pass: in an error, or graded so."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Which logs of a run."""
+
     task_ids: Sequence[str] | None = None
-    dry_run: bool = False
-    """Say what would be graded again, and change nothing."""
+    k: int | None = None
+    attempt: int | None = None
+    search: str | None = None
+    """Only lines that contain this."""
+    follow: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TrialLeftOut:
-    """A trial that keeps its verdict, and why it cannot be graded again."""
-
-    task_id: str
-    k: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RegradeView:
-    """What is graded again."""
-
-    run: RunView
-    number: int
-    """Of the grading; 0 is the one the run's own trials made."""
-    base: int
-    """The grading in use before, whose verdicts the other trials keep."""
-    trials: Sequence[tuple[str, int]]
-    """(task id, k) of those that are graded again."""
-    left_out: Sequence[TrialLeftOut]
-    notices: Sequence[str]
-    started: bool
-    """False where nothing was to be changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class GradingView:
-    """One grading of a run."""
-
-    number: int
-    created_at: float
-    finished_at: float | None
-    started_by: str | None
-    tests: str | None
-    judge: str | None
-    trials: int | None
-    """How many trials it graded again; None for grading 0."""
-    base: int | None
-    """The grading whose verdicts the other trials keep."""
-    in_use: bool
-    state: Literal["ended", "under way", "dropped", "outdated"]
-    """outdated: agents ran again after it, so that it is not of the run's present work."""
-    final_score: float | None
-    score_graded: float | None
-    score_confirmed: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class GradingChange:
-    """One trial that two gradings judge differently."""
-
-    task_id: str
-    k: int
-    kind: Literal["now passes", "now fails", "score", "now graded", "no longer graded"]
-    score_a: float | None
-    score_b: float | None
-    passed_a: bool | None
-    passed_b: bool | None
-    attempt_a: int | None
-    attempt_b: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class GradingComparison:
-    """Two gradings of one run beside each other."""
-
-    run_id: str
-    a: GradingView
-    b: GradingView
-    trials: int
-    same: int
-    """Trials with the same verdict in both."""
-    changes: Sequence[GradingChange]
-    fraction: bool
-    """Scores are 0..1 and print as per cent."""
+def to_json(view: Any) -> Json:
+    """Return a view as plain JSON data."""
+    data: Json = asdict(view)
+    return data

@@ -16,7 +16,7 @@ import pytest
 from tests.integration.evals.commands import Valk, valk
 from valkyrie.evals.export.sources import again_words
 from valkyrie.tracker import open_tracker
-from valkyrie.tracker.named_runs import NamedRuns, named_runs
+from valkyrie.tracker.protocol import NamedRuns, named_runs
 
 __all__ = ["valk"]
 

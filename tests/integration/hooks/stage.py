@@ -9,8 +9,7 @@ from typing import Any
 
 from valkyrie.domain import Json, RunState
 from valkyrie.errors import InfrastructureError
-from valkyrie.notifications.outbox import NotificationRunner
-from valkyrie.notifications.transport import Sender
+from valkyrie.notifications.outbox import NotificationRunner, Sender
 from valkyrie.secrets.delivery import with_hooks
 from valkyrie.store import Store, executors, notifications, runs
 from valkyrie.store.journal import Writer

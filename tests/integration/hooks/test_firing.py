@@ -15,7 +15,7 @@ from tests.integration.hooks.stage import Stage
 from valkyrie.domain import RunState
 from valkyrie.errors import StoreError, UserError
 from valkyrie.notifications.messages import verify
-from valkyrie.notifications.transport import Sender
+from valkyrie.notifications.outbox import Sender
 from valkyrie.store import Store
 
 KEY = "a-signing-key-hunter2"

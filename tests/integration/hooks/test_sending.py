@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.hooks.receiver import Receiver, Reply
-from valkyrie.notifications.transport import DeliveryError, Sender
+from valkyrie.notifications.outbox import DeliveryError, Sender
 from valkyrie.targets import TargetError
 
 

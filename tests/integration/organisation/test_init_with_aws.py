@@ -15,8 +15,7 @@ from tests.aws_server import ROOT_KEYS, Ministack
 from valkyrie.cli.main import main
 from valkyrie.config import values
 from valkyrie.store.layout import DataFolder
-from valkyrie.tenants.organisation import EmbeddedOrganisation
-from valkyrie.tenants.storage import kept_keys_path
+from valkyrie.tenants.organisation import EmbeddedOrganisation, kept_keys_path
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from valkyrie.api.answers import encode
-from valkyrie.api.events import cut_to_size
-from valkyrie.api.hub import trial_events
+from valkyrie.api.hub import cut_to_size, trial_events
 from valkyrie.api.streams import PIECE_BYTES, gather, tar_of
 from valkyrie.errors import InfrastructureError
 

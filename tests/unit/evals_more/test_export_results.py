@@ -18,7 +18,7 @@ from valkyrie.evals.records import dump_line, to_line
 from valkyrie.evals.results import TrialFault, TrialResult
 from valkyrie.grade.protocol import GraderResult
 from valkyrie.specs.reader import read_text
-from valkyrie.tracker.trial_pages import PAGE
+from valkyrie.tracker.protocol import PAGE
 from valkyrie.views import RunView, ScoreView, TrialFilter, TrialView
 
 TRIALS = [

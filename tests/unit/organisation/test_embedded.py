@@ -13,8 +13,15 @@ from valkyrie.domain import Identity
 from valkyrie.errors import MissingSecretError, StoreError, UserError
 from valkyrie.secrets import resolve
 from valkyrie.store.layout import DataFolder
-from valkyrie.tenants.organisation import EmbeddedOrganisation, open_organisation
-from valkyrie.tenants.storage import any_session, configured_keys, keep_keys, kept_keys_path, own_session
+from valkyrie.tenants.organisation import (
+    EmbeddedOrganisation,
+    any_session,
+    configured_keys,
+    keep_keys,
+    kept_keys_path,
+    open_organisation,
+    own_session,
+)
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE1234", "AWS_SECRET_ACCESS_KEY": "planted-secret-half"}
 

@@ -11,8 +11,8 @@ from sandboxes.local import probe, root_filesystem
 from tests.unit.plan.premises import embedded
 from valkyrie.config import values
 from valkyrie.errors import ContractValidationError, InfrastructureError, MissingSecretError
+from valkyrie.tracker.checks import refuse
 from valkyrie.tracker.prepare import PreparedRun, prepare
-from valkyrie.tracker.problems import refuse
 from valkyrie.views import RunRequest
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from valkyrie.errors import MissingSecretError, UserError
-from valkyrie.tracker.problems import Problem, refuse
+from valkyrie.tracker.checks import Problem, refuse
 
 
 def test_a_list_in_a_list_becomes_part_of_it() -> None:

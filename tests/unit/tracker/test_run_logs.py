@@ -16,13 +16,13 @@ from valkyrie.store import Store, journal, leases, runs
 from valkyrie.store.journal import Finish
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.leases import Room, Tick
-from valkyrie.tracker.run_logs import (
+from valkyrie.tracker.results import (
     LONGEST_LINE,
     NEVER,
     LogChanges,
+    LogKey,
     StoredLogs,
     TrialNow,
-    Which,
     read_run_logs,
 )
 from valkyrie.views import LogQuery
@@ -35,11 +35,11 @@ DONE = {"active": False, "ended": True}
 class Script:
     """A run that goes on step by step, each time somebody pauses."""
 
-    def __init__(self, *steps: tuple[list[TrialNow], dict[Which, bytes]], ends: bool = True) -> None:
+    def __init__(self, *steps: tuple[list[TrialNow], dict[LogKey, bytes]], ends: bool = True) -> None:
         self._steps = steps
         self._now = 0
         self._ends = ends
-        self._logs: dict[Which, bytes] = {}
+        self._logs: dict[LogKey, bytes] = {}
         self._write()
 
     def _write(self) -> None:
@@ -51,7 +51,7 @@ class Script:
         last = self._now == len(self._steps) - 1
         return LogChanges(self._now, changed, last and self._ends)
 
-    def read(self, which: Which, offset: int, *, last: bool) -> Iterator[bytes]:
+    def read(self, which: LogKey, offset: int, *, last: bool) -> Iterator[bytes]:
         yield self._logs.get(which, b"")[offset:]
 
     def pause(self) -> None:
@@ -65,7 +65,7 @@ def texts(source: Script, query: LogQuery) -> list[tuple[str, int, str]]:
 
 def test_each_trials_last_attempt_in_the_order_of_the_run() -> None:
     trials = [replace(B, attempts=2), A, TrialNow("c", 0, 2, 0, active=False, ended=False)]
-    logs = {Which("a", 0, 1): b"one\ntwo", Which("b", 0, 1): b"old\n", Which("b", 0, 2): b"new\r\n\nend\n"}
+    logs = {LogKey("a", 0, 1): b"one\ntwo", LogKey("b", 0, 1): b"old\n", LogKey("b", 0, 2): b"new\r\n\nend\n"}
     said = texts(Script((trials, logs)), LogQuery())
     assert said == [("a", 1, "one"), ("a", 1, "two"), ("b", 2, "new"), ("b", 2, ""), ("b", 2, "end")]
     assert texts(Script((trials, logs)), LogQuery(attempt=1, task_ids=["b"])) == [("b", 1, "old")]
@@ -74,15 +74,15 @@ def test_each_trials_last_attempt_in_the_order_of_the_run() -> None:
 
 
 def test_search_knows_no_case() -> None:
-    log = {Which("a", 0, 1): "Rate LIMIT hit\nfine\nGRÖSSE\n".encode()}
+    log = {LogKey("a", 0, 1): "Rate LIMIT hit\nfine\nGRÖSSE\n".encode()}
     assert texts(Script(([A], log)), LogQuery(search="rate limit")) == [("a", 1, "Rate LIMIT hit")]
     assert texts(Script(([A], log)), LogQuery(search="größe")) == [("a", 1, "GRÖSSE")]
 
 
 def test_following_shows_lines_once_whole_and_new_attempts_until_the_end() -> None:
-    first, second = Which("a", 0, 1), Which("a", 0, 2)
+    first, second = LogKey("a", 0, 1), LogKey("a", 0, 2)
     script = Script(
-        ([A, B], {first: b"begin\nhal", Which("b", 0, 1): b"b\n"}),
+        ([A, B], {first: b"begin\nhal", LogKey("b", 0, 1): b"b\n"}),
         ([], {first: b"f a line\n\xc3"}),
         ([replace(A, attempts=2)], {first: b"\xa9!", second: b"again\n"}),
         ([replace(A, attempts=2, **DONE)], {second: b"the end"}),
@@ -101,35 +101,35 @@ def test_following_shows_lines_once_whole_and_new_attempts_until_the_end() -> No
 
 def test_following_begins_with_attempts_that_passed_unseen() -> None:
     script = Script(
-        ([A], {Which("a", 0, 1): b"1\n"}),
-        ([replace(A, attempts=3, **DONE)], {Which("a", 0, 2): b"2\n", Which("a", 0, 3): b"3\n"}),
+        ([A], {LogKey("a", 0, 1): b"1\n"}),
+        ([replace(A, attempts=3, **DONE)], {LogKey("a", 0, 2): b"2\n", LogKey("a", 0, 3): b"3\n"}),
     )
     assert texts(script, LogQuery(follow=True)) == [("a", 1, "1"), ("a", 2, "2"), ("a", 3, "3")]
 
 
 def test_following_some_tasks_ends_with_them_and_not_with_the_run() -> None:
     script = Script(
-        ([A, B], {Which("a", 0, 1): b"x\n"}),
+        ([A, B], {LogKey("a", 0, 1): b"x\n"}),
         ([replace(A, **DONE)], {}),
         ends=False,
     )
     assert texts(script, LogQuery(task_ids=["a"], follow=True)) == [("a", 1, "x")]
-    script = Script(([A], {}), ([replace(A, attempts=2)], {Which("a", 0, 1): b"x\n"}), ends=False)
+    script = Script(([A], {}), ([replace(A, attempts=2)], {LogKey("a", 0, 1): b"x\n"}), ends=False)
     assert texts(script, LogQuery(attempt=1, follow=True)) == [("a", 1, "x")]
 
 
 def test_a_run_that_is_gone_ends_the_following() -> None:
-    script = Script(([A], {Which("a", 0, 1): b"cut of"}), ([], {}))
+    script = Script(([A], {LogKey("a", 0, 1): b"cut of"}), ([], {}))
     assert texts(script, LogQuery(follow=True)) == [("a", 1, "cut of")]
 
 
 def test_endless_lines_come_in_pieces_that_cut_no_character() -> None:
     whole = "é" * LONGEST_LINE + "end"
-    said = texts(Script(([A], {Which("a", 0, 1): b"x" + whole.encode() + b"\n"})), LogQuery())
+    said = texts(Script(([A], {LogKey("a", 0, 1): b"x" + whole.encode() + b"\n"})), LogQuery())
     assert len(said) == 3 and "".join(text for _, _, text in said) == "x" + whole
     growing = Script(
-        ([A], {Which("a", 0, 1): b"y" * (LONGEST_LINE + 1)}),
-        ([replace(A, **DONE)], {Which("a", 0, 1): b"z\n"}),
+        ([A], {LogKey("a", 0, 1): b"y" * (LONGEST_LINE + 1)}),
+        ([replace(A, **DONE)], {LogKey("a", 0, 1): b"z\n"}),
     )
     assert [len(text) for _, _, text in texts(growing, LogQuery(follow=True))] == [LONGEST_LINE, 2]
 

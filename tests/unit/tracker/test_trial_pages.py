@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from valkyrie.tracker.protocol import Tracker
-from valkyrie.tracker.trial_pages import each_trial
+from valkyrie.tracker.protocol import Tracker, each_trial
 from valkyrie.views import TrialFilter, TrialView
 
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from valkyrie.api.bodies import JobBody, JobResumeBody, JobRetryBody, JobStopBody
 from valkyrie.api.context import Ask
-from valkyrie.api.events import LastSeen, described, watched
+from valkyrie.api.hub import LastSeen, described, watched
 from valkyrie.api.routes import LONGEST_REF, errors, router
 from valkyrie.domain import JobState
 from valkyrie.views.jobs import JobFilter, JobPage, JobPlan, JobView, StartedJob

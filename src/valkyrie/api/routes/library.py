@@ -16,7 +16,7 @@ from valkyrie.api.routes import errors, router
 from valkyrie.api.streams import receive_archive, stream
 from valkyrie.errors import UsageError
 from valkyrie.ingest.sources import ingest_archive
-from valkyrie.tracker.bounds import LONGEST_TEXT
+from valkyrie.tracker.checks import LONGEST_TEXT
 from valkyrie.views import AgentView, BenchmarkView, IngestedRun, TasksView
 
 agent_routes = router("agents", "/v1/agents")

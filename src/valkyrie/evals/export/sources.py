@@ -26,8 +26,8 @@ from valkyrie.evals.results import (
 from valkyrie.grade.protocol import ConstraintResult, GraderResult
 from valkyrie.report.tables import counts_as_zero
 from valkyrie.store.layout import encode_task_id
-from valkyrie.tracker.kept import LOG
-from valkyrie.tracker.named_runs import NamedRuns, named_runs
+from valkyrie.tracker.protocol import NamedRuns, named_runs
+from valkyrie.tracker.results import LOG
 from valkyrie.trajectory.records import FILES, read_record
 from valkyrie.views import OutputsWanted
 
@@ -79,7 +79,7 @@ def from_tracker(opened: Tracker, refs: Sequence[str], kept: KeptFiles | None = 
 def _sentences(opened: Tracker, runs: Sequence[RunView]) -> Sequence[str]:
     """Compare all runs on the same benchmark and dataset."""
     from valkyrie.compare.summary import sentence, summarise
-    from valkyrie.tracker.trial_pages import each_trial
+    from valkyrie.tracker.protocol import each_trial
 
     summary = summarise([(run, each_trial(opened, run.id, detail="scores")) for run in runs])
     return [sentence(one) for one in summary.comparisons]
@@ -179,7 +179,7 @@ class _StoredTrials:
     @cached_property
     def _looked(self) -> tuple[Counter[str], float]:
         """Look at all of them once: what one counts depends on the others."""
-        from valkyrie.tracker.trial_pages import each_trial
+        from valkyrie.tracker.protocol import each_trial
 
         planned: Counter[str] = Counter()
         worst = 0.0
@@ -191,7 +191,7 @@ class _StoredTrials:
 
     def read(self) -> Iterator[TrialResult]:
         """Yield those that ended, in the order of the plan."""
-        from valkyrie.tracker.trial_pages import each_trial
+        from valkyrie.tracker.protocol import each_trial
 
         # Where each task has one trial, and no score is below 0, nothing depends on the others.
         alone = self._run.arguments.get("trials") == 1 and self._run.score.fraction and not self._run.ingested
