@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import shlex
 import time
 from collections.abc import Iterator
@@ -13,8 +14,13 @@ import click
 
 from valkyrie.cli.options import WholeNumber, verb
 from valkyrie.cli.output import Output
+from valkyrie.config.values import data_folder, database_url
 from valkyrie.domain import DEFAULT_ORG, Identity, Role
 from valkyrie.report.formats import NONE, Column, Table, moment, moment_short, plural, safe, size
+from valkyrie.secrets.delivery import VARIABLE, new_key
+from valkyrie.store import tenants, upkeep
+from valkyrie.store.layout import DataFolder
+from valkyrie.tracker.app import TrackerApp
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,10 +38,6 @@ org_option = click.option(
 @contextmanager
 def _store() -> Iterator[Store]:
     """The tracker's database: the one of this machine, never one behind an HTTP API."""
-    from valkyrie.config.values import data_folder
-    from valkyrie.store.layout import DataFolder
-    from valkyrie.tracker.app import TrackerApp
-
     tracker_app = TrackerApp(DataFolder(data_folder()), server=True)
     try:
         yield tracker_app.store
@@ -51,8 +53,6 @@ def create_org(output: Output, *, name: str) -> None:
     Its people see its own runs, agents and secrets, and nobody else's. Works on the tracker's database
     (VALKYRIE_DATABASE_URL, or the data folder of this machine), not over HTTP.
     """
-    from valkyrie.store import tenants
-
     with _store() as store, store.writing() as connection:
         made, place = tenants.create_org(connection, name), store.place
         _record(connection, made.id, "admin_create_org", made.name)
@@ -69,8 +69,6 @@ def list_orgs(output: Output) -> None:
 
     Works on the tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this machine).
     """
-    from valkyrie.store import tenants
-
     with _store() as store, store.reading() as connection:
         found, keys = tenants.orgs(connection), tenants.list_keys(connection)
     now = time.time()
@@ -155,8 +153,6 @@ def create_key(
     and another one made. Works on the tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this
     machine), not over HTTP.
     """
-    from valkyrie.store import tenants
-
     person = person or _who()
     expires_at = time.time() + expires * DAY_S if expires else None
     with _store() as store, store.writing() as connection:
@@ -207,8 +203,6 @@ def list_keys(output: Output, *, org: str | None) -> None:
     Whose they are, what they may do, whether they still open anything, and when they were last used (to the
     minute). Works on the tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this machine).
     """
-    from valkyrie.store import tenants
-
     with _store() as store, store.reading() as connection:
         owner = tenants.org_by_name(connection, org) if org else None
         keys = tenants.list_keys(connection, owner.id if owner else None)
@@ -240,8 +234,6 @@ def revoke_key(output: Output, *, key_id: str) -> None:
     A tracker that runs notices within seconds. Cannot be undone: make another key instead. Works on the
     tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this machine).
     """
-    from valkyrie.store import tenants
-
     with _store() as store, store.writing() as connection:
         revoked = tenants.revoke_key(connection, key_id, time.time())
         owner = next(key.org_id for key in tenants.list_keys(connection) if key.id == key_id)
@@ -279,8 +271,6 @@ def audit(
     kept. Works on the tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this machine); admins
     of an organisation see their own over HTTP, as `GET /v1/audit`.
     """
-    from valkyrie.store import tenants
-
     since = time.time() - days * DAY_S if days else None
     with _store() as store, store.reading() as connection:
         owner = tenants.org_by_name(connection, org).id if org else None
@@ -307,8 +297,6 @@ def secret_key(output: Output) -> None:
     A tracker encrypts the secrets it keeps with it, and its executors open them with it: all of them need
     the same one. It is kept nowhere. To replace a key, put the new one before the old with a comma.
     """
-    from valkyrie.secrets.delivery import VARIABLE, new_key
-
     made = new_key()
     output.emit("secret_key", variable=VARIABLE, key=made)
     output.line(made)
@@ -320,8 +308,6 @@ def secret_key(output: Output) -> None:
 
 def _record(connection: Connection, org_id: str, name: str, subject: str) -> None:
     """Write down who typed a command that changes the tracker, in the change's own transaction."""
-    from valkyrie.store import tenants
-
     try:
         person = _who()
     except click.UsageError:
@@ -330,8 +316,6 @@ def _record(connection: Connection, org_id: str, name: str, subject: str) -> Non
 
 
 def _who() -> str:
-    import getpass
-
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -347,9 +331,6 @@ def _word(text: str) -> str:
 
 def _address() -> Path | str:
     """The database of this machine's settings: a URL of the environment, or the data folder's file."""
-    from valkyrie.config.values import data_folder, database_url
-    from valkyrie.store.layout import DataFolder
-
     return database_url() or DataFolder(data_folder()).database
 
 
@@ -361,8 +342,6 @@ def upgrade(output: Output, *, dry_run: bool) -> None:
     On `VALKYRIE_DATABASE_URL`, or the data folder's file. A file is copied aside first. On PostgreSQL it is
     refused while executors are at work: drain them first (SIGTERM). What is there already is left alone.
     """
-    from valkyrie.store import upkeep
-
     address = _address()
     done = upkeep.steps(address) if dry_run else upkeep.upgrade(address)
     found = upkeep.standing(address)
@@ -379,8 +358,6 @@ def current(output: Output) -> None:
 
     Nothing is changed. No password is shown.
     """
-    from valkyrie.store import upkeep
-
     found = upkeep.standing(_address())
     output.emit(
         "db_current", database=found.kind, place=found.place, revision=found.revision, needed=found.needed
@@ -407,8 +384,6 @@ def check(output: Output) -> int:
     Exit code 1 when something is: its schema is not exactly this program's, runs' counters do not equal what
     they count, something is held by an executor that is gone. Nothing is changed.
     """
-    from valkyrie.store import upkeep
-
     address = _address()
     found = upkeep.problems(address)
     place = upkeep.standing(address).place
@@ -427,8 +402,6 @@ def compact(output: Output) -> None:
     this. The file is written anew, which needs as much room once more; it is refused while an executor is at
     work. On PostgreSQL the tables are vacuumed, which disturbs nobody.
     """
-    from valkyrie.store import upkeep
-
     done = upkeep.compact(_address())
     output.emit("db_compact", place=done.place, given_back=done.given_back, reclaimable=done.after)
     output.line(f"{safe(done.place)} is compact: {size(done.given_back)} given back.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -13,10 +14,14 @@ from typing import TYPE_CHECKING
 import click
 
 from sandboxes.registry import open_provider
+from sandboxes.types import ImageSource
 from valkyrie import plugins
 from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
+from valkyrie.agents.layers import LayerCache, kind_of_host, kind_of_root, read_manifest
+from valkyrie.agents.layers.cache import as_json, layers_in
 from valkyrie.agents.library import checked_out
 from valkyrie.agents.loader import PLUGIN_GROUP
+from valkyrie.agents.scaffold import init_agent
 from valkyrie.cli.options import (
     Number,
     chosen_tasks,
@@ -28,6 +33,8 @@ from valkyrie.cli.options import (
     yes_option,
 )
 from valkyrie.cli.output import Output
+from valkyrie.cli.run_outputs import take_outputs
+from valkyrie.cli.run_watch import show_table
 from valkyrie.config.values import data_folder
 from valkyrie.errors import UsageError, ValkyrieError
 from valkyrie.git.address import parse_source
@@ -38,7 +45,7 @@ from valkyrie.views import to_json
 
 if TYPE_CHECKING:
     from valkyrie.agents.catalog.entries import CatalogAgent
-    from valkyrie.agents.layers import LayerCache, RootKind
+    from valkyrie.agents.layers import RootKind
     from valkyrie.agents.protocol import LayerSpec
     from valkyrie.views import AgentView
 
@@ -80,8 +87,6 @@ def init(output: Output, *, name: str, calls_model: bool, output_dir: Path) -> N
 
     A folder with a contract.yaml and a script to start from; it runs as it is.
     """
-    from valkyrie.agents.scaffold import init_agent
-
     folder = init_agent(name, output_dir, calls_model=calls_model)
     output.emit("agent_created", name=name, folder=str(folder.absolute()))
     output.line(f"Wrote {folder}")
@@ -115,8 +120,6 @@ def list_agents(output: Output) -> None:
 
     Built-in ones are in `agent catalog`. On a terminal long lists are paged: h previous, l next, q quit.
     """
-    from valkyrie.cli.run_watch import show_table
-
     with tracker() as opened:
         found = opened.agents()
     output.emit("agent_list", agents=[_plain(agent) for agent in found])
@@ -229,8 +232,6 @@ def outputs(
     output: Output, *, ref: str, output_dir: Path | None, task_ids: str | None, task_ids_file: str | None
 ) -> int:
     """Same as `run outputs`."""
-    from valkyrie.cli.run_outputs import take_outputs
-
     return take_outputs(output, ref, output_dir, chosen_tasks(task_ids, task_ids_file))
 
 
@@ -263,11 +264,6 @@ def fetch(output: Output, *, name: str, version: str | None, image: str | None) 
     cache/layers of the data folder over from a machine that has it. One that was changed since it was
     installed is used by no run, and installed again by this command.
     """
-    import asyncio
-
-    from valkyrie.agents.layers import LayerCache, read_manifest
-    from valkyrie.agents.layers.cache import as_json
-
     spec = _spec(name, version)
     layers = LayerCache(_folder())
     with _ended_by_sigterm():
@@ -283,8 +279,6 @@ def list_layers(output: Output) -> None:
 
     A folder that is removed is installed again when it is needed.
     """
-    from valkyrie.agents.layers.cache import as_json, layers_in
-
     found = layers_in(_folder())
     output.emit("agent_layers", layers=[as_json(layer, manifest) for layer, manifest in found])
     if not found:
@@ -340,16 +334,11 @@ def _spec(name: str, version: str | None) -> LayerSpec:
 
 
 async def _fetched(layers: LayerCache, spec: LayerSpec, image: str | None, output: Output) -> Path:
-    from valkyrie.agents.layers import kind_of_host
-
     root = await kind_of_host() if image is None else await _kind_of_image(image)
     return await layers.built(spec, root, lambda line: output.note(safe(line)), repair=True)
 
 
 async def _kind_of_image(image: str) -> RootKind:
-    from sandboxes.types import ImageSource
-    from valkyrie.agents.layers import kind_of_root
-
     async with open_provider("docker", data_folder() / "sandboxes" / "docker") as provider:
         return await kind_of_root(provider, ImageSource(image=image), {})
 

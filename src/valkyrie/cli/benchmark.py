@@ -10,6 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from valkyrie.benchmarks.catalog import SHIPPED
+from valkyrie.benchmarks.named.catalog import added, catalog, names
+from valkyrie.benchmarks.named.catalog import remove as remove_benchmark
+from valkyrie.benchmarks.named.installation import AddRequest
+from valkyrie.benchmarks.named.installation import add as add_benchmark
+from valkyrie.benchmarks.protocol import parse_ids
+from valkyrie.benchmarks.scaffold import init_benchmark
+from valkyrie.cli.config_service import known_services
 from valkyrie.cli.options import (
     WholeNumber,
     allow_path_option,
@@ -22,6 +30,11 @@ from valkyrie.cli.options import (
     verb,
 )
 from valkyrie.cli.output import Output
+from valkyrie.cli.run_outputs import write_file
+from valkyrie.cli.run_start import default_provider
+from valkyrie.config.values import effective
+from valkyrie.errors import ValkyrieError
+from valkyrie.report.audit import audit_badge, audit_lines, audit_markdown, audit_table
 from valkyrie.report.formats import NONE, Column, Table, no_command, plural, safe
 from valkyrie.views import TasksRequest
 
@@ -30,11 +43,6 @@ if TYPE_CHECKING:
 
 
 def complete_name(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from valkyrie.benchmarks.catalog import SHIPPED
-    from valkyrie.benchmarks.named.catalog import added
-    from valkyrie.cli.config_service import known_services
-    from valkyrie.errors import ValkyrieError
-
     names = [*SHIPPED, *(one.name for one in added())]
     try:
         names += [service.name for service in known_services()]
@@ -79,8 +87,6 @@ def list_benchmarks(output: Output, *, available: bool) -> None:
 
 
 def _list_available(output: Output) -> None:
-    from valkyrie.benchmarks.named.catalog import added, catalog
-
     here = {one.name: one for one in added()}
     entries = catalog()
     output.emit(
@@ -119,8 +125,6 @@ def tasks(output: Output, *, name: str, dataset: str, output_file: str | None, *
     ids, datasets = list(found.task_ids), list(found.datasets)
     output.emit("benchmark_tasks", benchmark=name, dataset=dataset, datasets=datasets, task_ids=ids)
     if output_file not in (None, "-"):
-        from valkyrie.cli.run_outputs import write_file
-
         write_file(Path(str(output_file)), "".join(f"{task_id}\n" for task_id in ids))
         output.line(f"Wrote {len(ids)} task ids to {output_file}")
     elif not output.json:
@@ -144,8 +148,6 @@ def init(output: Output, *, name: str, output_dir: Path) -> None:
 
     The task has instruction, tests and a solution; the oracle passes it as it is.
     """
-    from valkyrie.benchmarks.scaffold import init_benchmark
-
     folder = init_benchmark(name, output_dir)
     output.emit("benchmark_created", name=name, folder=str(folder.absolute()))
     output.line(f"Wrote {folder}")
@@ -154,8 +156,6 @@ def init(output: Output, *, name: str, output_dir: Path) -> None:
 
 
 def _complete_public(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from valkyrie.benchmarks.named.catalog import names
-
     return [name for name in names() if name.startswith(incomplete)]
 
 
@@ -190,10 +190,6 @@ def add(output: Output, *, name: str, source: str | None, task_ids: str | None, 
 
     Under a name that is not in the catalogue, any folder or repository of tasks can be added.
     """
-    from valkyrie.benchmarks.named.installation import AddRequest
-    from valkyrie.benchmarks.named.installation import add as add_benchmark
-    from valkyrie.benchmarks.protocol import parse_ids
-
     ids = tuple(dict.fromkeys(parse_ids(task_ids))) if task_ids is not None else ()
     if task_ids is not None and not ids:
         raise click.UsageError("--task-ids names no task.")
@@ -223,8 +219,6 @@ def _fields(added: AddedBenchmark) -> dict[str, Any]:
 
 def _say_where(output: Output, added: AddedBenchmark) -> None:
     """A tracker elsewhere has benchmarks of its own."""
-    from valkyrie.config.values import effective
-
     if url := effective("tracker_url").value:
         output.note(
             f"Note: added on this machine. The tracker at {safe(url)} looks in its own data folder: add it "
@@ -261,8 +255,6 @@ def remove(output: Output, *, name: str) -> None:
 
     Results of its runs stay; runs that are not over cannot go on.
     """
-    from valkyrie.benchmarks.named.catalog import remove as remove_benchmark
-
     gone = remove_benchmark(name)
     output.emit("benchmark_removed", name=gone.name)
     output.line(f"Removed {gone.name}")
@@ -336,8 +328,6 @@ def check(
 
     Exit 0 when every task is clean, 1 when one is open to something or broken.
     """
-    from valkyrie.cli.run_start import default_provider
-    from valkyrie.report.audit import audit_badge, audit_lines, audit_markdown, audit_table
     from valkyrie.tracker.audit import AuditRequest, audit_benchmark, write_found
 
     request = AuditRequest(
@@ -374,8 +364,6 @@ def check(
 
 
 def _write(path: Path, text: str) -> None:
-    from valkyrie.cli.run_outputs import write_file
-
     write_file(path, text)
 
 

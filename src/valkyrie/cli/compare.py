@@ -1,27 +1,56 @@
-"""Words of `compare` as runs, and which of them are compared with which."""
+"""`compare`: runs, jobs, gradings or result folders beside each other, and what is more than chance."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import asyncio
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from valkyrie.artifact_store.disk import disk_errors, whole_file
+from valkyrie.cli.eval_session import spec_file
+from valkyrie.cli.job import YamlOutput
 from valkyrie.cli.options import Number, tracker, verb
 from valkyrie.cli.output import Output
+from valkyrie.cli.run_control import compare_gradings
+from valkyrie.cli.run_watch import show_table
 from valkyrie.compare.pairs import ScoredTrials
 from valkyrie.compare.summary import check_alike, sentence, summarise, to_json
+from valkyrie.compare.tables import notes, tables, task_tables
 from valkyrie.compare.words import Margin, no_worse_gate, read_margin, worse_gate
 from valkyrie.errors import UnknownError, UsageError
-from valkyrie.report.formats import wrapped
-from valkyrie.tracker.protocol import NamedRuns, named_runs
+from valkyrie.evals.comparison.judges import JudgePlan
+from valkyrie.evals.comparison.pairs import names_results, read_sides
+from valkyrie.evals.comparison.result import (
+    BASELINE,
+    compare_folders,
+    delta_table,
+    judge_failures,
+    judge_json,
+    judge_sentence,
+    pair_lines,
+    remarks,
+    summary_of,
+)
+from valkyrie.evals.experiments import variant_folders
+from valkyrie.evals.figures import is_fraction
+from valkyrie.evals.records import dump_line
+from valkyrie.evals.shards import read_manifest
+from valkyrie.grade.graders import load_plugins
+from valkyrie.grade.protocol import JudgeDefaults
+from valkyrie.report.formats import Table, wrapped
+from valkyrie.specs.reader import read_spec
+from valkyrie.tracker.protocol import NamedRuns, each_trial, named_runs
 
 if TYPE_CHECKING:
     from valkyrie.compare.summary import Metric, Summary
     from valkyrie.compare.words import ComparisonGate
+    from valkyrie.evals.comparison.result import FolderComparison
     from valkyrie.tracker.protocol import Tracker
     from valkyrie.views import RunView
 
@@ -151,6 +180,167 @@ class GateAsked:
 FORMATS = ("text", "json", "yaml")
 
 
+# Result folders.
+
+
+@dataclass(frozen=True, slots=True)
+class FolderComparisonRequest:
+    """What only result folders are asked for."""
+
+    eval_specs: tuple[str, ...] = ()
+    judge_model: str | None = None
+    judge_url: str | None = None
+    judge_effort: str | None = None
+    plugins: tuple[str, ...] = ()
+    verbose: bool = False
+    file: str | None = None
+    """Where the record goes; `-` is stdout."""
+
+    def given(self) -> list[str]:
+        """The flags that were used."""
+        flags = {
+            "--eval-spec": self.eval_specs,
+            "--judge-model": self.judge_model,
+            "--judge-url": self.judge_url,
+            "--judge-reasoning-effort": self.judge_effort,
+            "--grader-plugin": self.plugins,
+            "--verbose": self.verbose,
+        }
+        return [flag for flag, value in flags.items() if value]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonDisplay:
+    """How it is shown, and when it fails a build."""
+
+    metric: str
+    by_task: bool
+    asked: GateAsked
+
+
+def folders_among(refs: Sequence[str]) -> bool:
+    """Whether the words are result folders; UsageError where only some are."""
+    found = [names_results(ref) for ref in refs]
+    if not any(found):
+        return False
+    if not all(found):
+        folder, other = refs[found.index(True)], refs[found.index(False)]
+        raise UsageError(
+            f"{folder!r} is a result folder and {other!r} is none; compare two folders, or two runs "
+            "(`valk ingest` makes runs of folders)."
+        )
+    if len(refs) != 2:
+        raise UsageError(f"Two result folders are compared, not {len(refs)}.")
+    return True
+
+
+def variants_of(refs: Sequence[str]) -> list[tuple[str, str]]:
+    """The baseline's folder with each other variant's, where one experiment's folder is named."""
+    about = read_manifest(Path(refs[0])) if len(refs) == 1 else None
+    if about is None:
+        return []
+    names = [str(one) for one in about.get("variantNames") or ()]
+    places = variant_folders(Path(refs[0]), names)
+    baseline = about.get("baseline") or (names[0] if names else None)
+    if baseline not in places or len(places) < 2:
+        raise UsageError(f"{refs[0]} is an experiment with nothing to compare: it has {len(names)} variant.")
+    return [(str(places[baseline]), str(place)) for name, place in places.items() if name != baseline]
+
+
+def compare_results(
+    output: Output, baseline: str, treatment: str, wish: FolderComparisonRequest, shown: ComparisonDisplay
+) -> int:
+    """Compare and print; 1 where nothing counts or the gate is shut."""
+    sides = read_sides(baseline, treatment)
+    compared = asyncio.run(compare_folders(*sides, _plan(wish)))
+    metric = cast("Metric", shown.metric)
+    fraction = metric == "pass" or is_fraction([*sides[0].trials, *sides[1].trials])
+    summary = summary_of(compared, metric, shown.asked.on_scale(fraction=fraction))
+    gate = shown.asked.gate(summary, [BASELINE])
+    if gate is not None:
+        judged = judge_failures(compared, shown.asked.most or 0.0)
+        gate = replace(gate, failures=[*gate.failures, *judged])
+    _print(output, compared, summary, wish, shown, gate)
+    if compared.failed:
+        output.note(_why_nothing(compared))
+    return 1 if (gate and gate.failures) or compared.failed else 0
+
+
+def _plan(wish: FolderComparisonRequest) -> JudgePlan | None:
+    """Who judges; None where neither a flag nor a spec asks for a judge."""
+    specs = [read_spec(spec_file(path)).spec for path in wish.eval_specs]
+    base = specs[0].folder if specs else None
+    registry = load_plugins(wish.plugins, base) if wish.plugins else None
+    asking = JudgeDefaults(model=wish.judge_model, url=wish.judge_url, reasoning_effort=wish.judge_effort)
+    plan = JudgePlan(asking, specs, registry, always=wish.judge_model is not None)
+    asked = any(plan.comparisons(stimulus) for spec in specs for stimulus in spec.stimuli)
+    if not plan.always and not asked:
+        if wish.judge_url or wish.judge_effort:
+            raise UsageError("A judge needs a model: add --judge-model, or --eval-spec with a judge in it.")
+        return None
+    return plan
+
+
+def _print(
+    output: Output,
+    compared: FolderComparison,
+    summary: Summary,
+    wish: FolderComparisonRequest,
+    shown: ComparisonDisplay,
+    gate: ComparisonGate | None,
+) -> None:
+    record = compared.record()
+    sentences = [sentence(one) for one in summary.comparisons]
+    sentences += [said for said in [judge_sentence(compared)] if said]
+    if wish.file == "-":
+        sys.stdout.write(dump_line(record) + "\n")
+        for said in [*sentences, *(f"Gate: {reason}" for reason in (gate.failures if gate else ()))]:
+            output.note(said)
+        return
+    if wish.file is not None:
+        _write(Path(wish.file), dump_line(record))
+    said_by_gate: dict[str, Any] = {"gate": gate.to_json()} if gate else {}
+    output.emit(
+        "comparison",
+        **record,
+        sentences=sentences,
+        paired=to_json(summary, tasks=shown.by_task),
+        judgeUsage=compared.usage,
+        judge=judge_json(compared),
+        **said_by_gate,
+    )
+    if not output.json:
+        if wish.verbose:
+            output.lines(pair_lines(compared))
+            output.line()
+        deltas = delta_table(compared, output.ink)
+        _show(
+            output,
+            [*tables(summary, output.ink, denominators=False), *([deltas] if deltas else [])],
+            sentences,
+            [*remarks(compared), *notes(summary)],
+            task_tables(summary, output.ink) if shown.by_task else (),
+        )
+        show_gate(gate, output)
+        if wish.file is not None:
+            output.note(f"Written to {wish.file}")
+
+
+def _why_nothing(compared: FolderComparison) -> str:
+    outcomes = compared.numbers.outcomes
+    if not outcomes:
+        return "Nothing was compared: no stimulus and trial number is in both."
+    return f"Nothing was compared: every pair is an error. The first: {outcomes[0].evidence[:300]}"
+
+
+def _write(path: Path, line: str) -> None:
+    with disk_errors(f"write {path}", "output"), whole_file(path) as file:
+        file.write(line.encode() + b"\n")
+
+
+# The command.
+
+
 @verb(
     "compare",
     examples="valk compare 3f2a 9c1e\n"
@@ -257,43 +447,29 @@ def compare(
 
     RUN@0 RUN@1 compares two gradings of one run (see `run regrade`): which verdicts changed.
     """
-    from valkyrie.cli.compare_folders import (
-        ComparisonDisplay,
-        FolderComparisonRequest,
-        compare_results,
-        folders_among,
-        variants_of,
-    )
-
     words = _words(refs, baseline, treatment)
     if regression and most is None:
         most = 0.0
     if most is not None and margin is not None:
         raise click.UsageError("--no-worse-than and --fail-if-worse are two gates; give one of them.")
-    asked = GateAsked(most, margin)
-    if found := gradings_among(words):
-        if asked.given:
-            raise click.UsageError(f"{asked.flag} compares agents; {words[0]!r} is a grading of a run.")
-        from valkyrie.cli.run_control import compare_gradings
-
-        return compare_gradings(_destination(output, destination)[0], *found)
+    display = ComparisonDisplay(metric, by_task, GateAsked(most, margin))
+    found = gradings_among(words)
+    if found and display.asked.given:
+        raise click.UsageError(f"{display.asked.flag} compares agents; {words[0]!r} is a grading of a run.")
     output, file = _destination(output, destination)
+    if found:
+        return compare_gradings(output, *found)
     wish = FolderComparisonRequest(file=file, **folder_flags)
-    if variants := variants_of(words):
-        pairs = [
-            compare_results(output, *pair, wish, ComparisonDisplay(metric, by_task, asked))
-            for pair in variants
-        ]
-        return max(pairs)
-    if folders_among(words):
-        return compare_results(output, words[0], words[1], wish, ComparisonDisplay(metric, by_task, asked))
+    pairs = variants_of(words) or ([(words[0], words[1])] if folders_among(words) else [])
+    if pairs:
+        return max([compare_results(output, *pair, wish, display) for pair in pairs])
     if file is not None:
         raise click.BadParameter(
             f"{file!r} is not one of {', '.join(map(repr, FORMATS))}.", param_hint="'-o' / '--output'"
         )
     if wish.given():
         raise click.UsageError(f"{wish.given()[0]} is for result folders; {words[0]!r} is none.")
-    return compare_runs(output, words, metric=metric, by_task=by_task, asked=asked)
+    return compare_runs(output, words, display)
 
 
 def _words(refs: tuple[str, ...], baseline: str | None, treatment: str | None) -> tuple[str, ...]:
@@ -321,8 +497,6 @@ def gradings_among(words: Sequence[str]) -> tuple[str, int, int] | None:
 
 def _destination(output: Output, destination: str | None) -> tuple[Output, str | None]:
     """What prints, and the file the record goes to."""
-    from valkyrie.cli.job import YamlOutput
-
     if destination is None:
         return output, None
     if destination not in FORMATS:
@@ -334,31 +508,32 @@ def _destination(output: Output, destination: str | None) -> tuple[Output, str |
     return (YamlOutput() if destination == "yaml" else Output(json=True)), None
 
 
-def compare_runs(output: Output, refs: Sequence[str], *, metric: str, by_task: bool, asked: GateAsked) -> int:
+def compare_runs(output: Output, refs: Sequence[str], shown: ComparisonDisplay) -> int:
     """Compare runs and jobs of the store."""
     with tracker() as opened:
         groups = groups_of(opened, refs)
         pairs = pairs_of(groups)
-        runs = [(run, scored_trials(opened, run)) for group in groups for run in group.runs]
+        runs = [
+            (run, ScoredTrials(each_trial(opened, run.id, detail="scores")))
+            for group in groups
+            for run in group.runs
+        ]
     names = [group.name_of(run, several=len(groups) > 1) for group in groups for run in group.runs]
-    margin = asked.on_scale(fraction=metric == "pass" or all(run.score.fraction for run, _ in runs))
-    summary = summarise(runs, metric=cast("Metric", metric), names=names, pairs=pairs, margin=margin)
+    margin = shown.asked.on_scale(
+        fraction=shown.metric == "pass" or all(run.score.fraction for run, _ in runs)
+    )
+    summary = summarise(runs, metric=cast("Metric", shown.metric), names=names, pairs=pairs, margin=margin)
     first = groups[0].runs if len(groups) > 1 else groups[0].runs[:1]
-    gate = asked.gate(summary, [run.id for run in first])
+    gate = shown.asked.gate(summary, [run.id for run in first])
     if output.json:
         judged = {"gate": gate.to_json()} if gate else {}
-        output.emit("comparison", **to_json(summary, tasks=by_task), **judged)
+        output.emit("comparison", **to_json(summary, tasks=shown.by_task), **judged)
     else:
-        _show(summary, output, by_task=by_task)
+        sentences = [sentence(one) for one in summary.comparisons]
+        by_tasks = task_tables(summary, output.ink) if shown.by_task else ()
+        _show(output, tables(summary, output.ink), sentences, notes(summary), by_tasks)
         show_gate(gate, output)
     return 1 if gate and gate.failures else 0
-
-
-def scored_trials(opened: Tracker, run: RunView) -> ScoredTrials:
-    """Read what is compared of every trial of a run."""
-    from valkyrie.tracker.protocol import each_trial
-
-    return ScoredTrials(each_trial(opened, run.id, detail="scores"))
 
 
 def show_gate(gate: ComparisonGate | None, output: Output) -> None:
@@ -371,19 +546,21 @@ def show_gate(gate: ComparisonGate | None, output: Output) -> None:
         output.lines(output.ink.paint(line, "green") for line in wrapped(f"Gate: {one.words}", output.width))
 
 
-def _show(summary: Summary, output: Output, *, by_task: bool) -> None:
-    from valkyrie.cli.run_watch import show_table
-    from valkyrie.compare.tables import notes, tables, task_tables
-
-    for table in tables(summary, output.ink):
+def _show(
+    output: Output,
+    shown: Iterable[Table],
+    sentences: Iterable[str],
+    remarks: Iterable[str],
+    by_tasks: Iterable[Table],
+) -> None:
+    for table in shown:
         output.table(table)
         output.line()
-    for one in summary.comparisons:
-        output.lines(wrapped(sentence(one), output.width))
+    for said in sentences:
+        output.lines(wrapped(said, output.width))
     output.line()
-    for note in notes(summary):
-        output.lines(output.ink.paint(line, "dim") for line in wrapped(note, output.width))
-    if by_task:
-        for table in task_tables(summary, output.ink):
-            output.line()
-            show_table(table, output)
+    for remark in remarks:
+        output.lines(output.ink.paint(line, "dim") for line in wrapped(remark, output.width))
+    for table in by_tasks:
+        output.line()
+        show_table(table, output)

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from valkyrie.cli.main import root
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output
 
@@ -30,8 +31,6 @@ def completion(output: Output, *, shell: str) -> None:
 
 def _script(shell: str, program: str) -> str:
     from click.shell_completion import get_completion_class
-
-    from valkyrie.cli.main import root
 
     found = get_completion_class(shell)
     assert found is not None

@@ -30,7 +30,12 @@ from valkyrie.config.values import remove as take_out
 from valkyrie.config.values import set_value as write
 from valkyrie.errors import ValkyrieError
 from valkyrie.report.formats import NONE, Column, Table, safe
+from valkyrie.secrets import SecretStore
+from valkyrie.secrets.sources import check_name
+from valkyrie.store.layout import DataFolder
+from valkyrie.tenants.organisation import EmbeddedOrganisation
 from valkyrie.text import did_you_mean
+from valkyrie.tracker.secrets import missing_settings
 
 if TYPE_CHECKING:
     from sandboxes.registry import ProviderEntry
@@ -230,8 +235,6 @@ def set_provider(output: Output, *, name: str, secret: str | None) -> None:
     {"DAYTONA_API_KEY", "DAYTONA_API_URL", "DAYTONA_TARGET"}. Without it the environment variables of those
     names are used.
     """
-    from valkyrie.secrets.sources import check_name
-
     entry = _remote(name)
     if secret is not None:
         check_name(secret)
@@ -266,8 +269,6 @@ def _reached_with(entry: ProviderEntry, secret: str | None) -> str:
 
 
 def _is_kept(secret: str) -> bool:
-    from valkyrie.secrets import SecretStore
-
     try:
         return secret in SecretStore(secrets_path()).list()
     except ValkyrieError:
@@ -281,10 +282,8 @@ def default(output: Output, *, name: str) -> None:
 
     The same as `config set default_provider NAME`.
     """
-    from valkyrie.config.values import effective, set_value
-
     check_provider(name)
-    set_value("default_provider", name)
+    write("default_provider", name)
     found = effective("default_provider")
     output.emit("config", key="default_provider", value=name, source="file", path=str(config_path()))
     output.line(f"default_provider = {name}  ({config_path()})")
@@ -345,10 +344,6 @@ def _described(entry: ProviderEntry, configured: dict[str, Any], chosen: bool) -
 
 
 def _missing(name: str) -> list[str]:
-    from valkyrie.store.layout import DataFolder
-    from valkyrie.tenants.organisation import EmbeddedOrganisation
-    from valkyrie.tracker.secrets import missing_settings
-
     return missing_settings(name, EmbeddedOrganisation(DataFolder(data_folder())))
 
 

@@ -7,10 +7,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from valkyrie import secrets
+from valkyrie.aws.s3 import S3Artifacts
+from valkyrie.aws.session import AwsAccess, AwsSession
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output
 from valkyrie.config.schema import AWS_KEYS, MODES
@@ -18,10 +21,14 @@ from valkyrie.config.values import Key, Value, change, config_path, find_key, lo
 from valkyrie.domain import Json
 from valkyrie.errors import MissingSecretError, UsageError, UserError, ValkyrieError
 from valkyrie.report.formats import safe
-
-if TYPE_CHECKING:
-    from valkyrie.aws.session import AwsSession
-
+from valkyrie.tenants.organisation import (
+    as_keys,
+    chosen_in_environment,
+    configured_keys,
+    keep_keys,
+    own_session,
+    secrets_manager,
+)
 
 Check = Callable[[str], str | None]
 """Raises ValkyrieError when the value is no good; may say something about it."""
@@ -250,25 +257,17 @@ def send_credentials(url: str, key: str, keys: Mapping[str, str]) -> None:
 
 def aws_session(region: str, keys: Mapping[str, str]) -> AwsSession:
     """The way into AWS that is about to be configured."""
-    from valkyrie.aws.session import AwsAccess, AwsSession
-    from valkyrie.tenants.organisation import as_keys
-
     return AwsSession(AwsAccess(region=region, keys=as_keys(keys) if keys else None))
 
 
 def check_bucket(bucket: str, session: AwsSession) -> str:
     """Objects can be written to the bucket, read and removed."""
-    from valkyrie.aws.s3 import S3Artifacts
-
     S3Artifacts(session, bucket, patience=5).check()
     return f"s3://{bucket} can be written"
 
 
 def check_secret(name: str, session: AwsSession | None) -> str:
     """The secret has a value in one of the places runs of this machine look."""
-    from valkyrie import secrets
-    from valkyrie.tenants.organisation import secrets_manager
-
     sources = secrets.default_sources(secrets.SecretStore(secrets_path()))
     if session:
         sources.append(secrets_manager(session, sources))
@@ -400,8 +399,6 @@ def _ask_bucket(output: Output, asker: Asker) -> None:
 
 def _ask_own_keys(output: Output, asker: Asker) -> None:
     """Keys are asked for only where AWS's own programs would find none: what those find is not copied."""
-    from valkyrie.tenants.organisation import chosen_in_environment, configured_keys
-
     if variable := chosen_in_environment():
         output.line(f"  AWS credentials: those of the environment ({variable}); they are not kept.")
     elif not configured_keys() and asker.interactive:
@@ -420,14 +417,10 @@ def _check_bucket(asker: Asker, bucket: str) -> str:
 
 
 def _check_secret(asker: Asker, name: str) -> str:
-    from valkyrie.tenants.organisation import own_session
-
     return check_secret(name, _session(asker) if "S3_BUCKET" in asker.answers else own_session())
 
 
 def _session(asker: Asker) -> AwsSession:
-    from valkyrie.tenants.organisation import chosen_in_environment, configured_keys
-
     kept = {} if chosen_in_environment() else configured_keys()
     return aws_session(str(asker.answers["AWS_DEFAULT_REGION"].value), _keys(asker) or kept)
 
@@ -491,13 +484,11 @@ def _role(output: Output, external_id: str, *, interactive: bool) -> str:
 
 def _write(asker: Asker, mode: str) -> None:
     """Config file and AWS keys, both or neither."""
-    from valkyrie.tenants import organisation as storage
-
     held = load()
     values = {name: answer.value for name, answer in asker.answers.items() if name not in AWS_KEYS}
     gone = {name: None for name in _OF_TRACKERS if name in held and name not in values}
     keys = _keys(asker)
-    undo = storage.keep_keys(keys) if keys else None
+    undo = keep_keys(keys) if keys else None
     try:
         change({"mode": mode, **values, **gone})
     except BaseException:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
 
+from valkyrie.benchmarks.catalog import SHIPPED
 from valkyrie.cli.config import HISTORY, asked, forget, name_argument
 from valkyrie.cli.options import Decorated, verb
 from valkyrie.cli.output import Output
@@ -70,8 +72,6 @@ def add(output: Output, *, name: str, url: str, grading: str | None) -> None:
 
 
 def _set(output: Output, name: str, url: str, grading: str | None) -> None:
-    from valkyrie.benchmarks.catalog import SHIPPED
-
     kept = set_entry(SERVICES, name, {"url": url, "grading": grading} if grading else url)
     address = kept["url"] if isinstance(kept, dict) else str(kept)
     output.emit("service", name=name, url=address, grading=grading, shadows_shipped=name in SHIPPED)
@@ -98,8 +98,6 @@ def list_services(output: Output, *, no_check: bool) -> None:
     """
     services = known_services()
     if not no_check and services:
-        import asyncio
-
         services = asyncio.run(_checked(services))
     output.emit("service_list", services=[asdict(service) for service in services])
     if not services:
@@ -145,8 +143,6 @@ def _health(service: Service, ink: TerminalStyle) -> str:
 
 
 async def _checked(services: Sequence[Service]) -> list[Service]:
-    import asyncio
-
     credentials = mapping("benchmark_auth")
     room = asyncio.Semaphore(CHECKS_AT_ONCE)
 
@@ -161,8 +157,6 @@ async def _checked(services: Sequence[Service]) -> list[Service]:
 
 
 async def _ask(service: Service, headers: dict[str, str]) -> Service:
-    import asyncio
-
     from benchmark_service.client import BenchmarkServiceClient
     from benchmark_service.errors import BenchmarkServiceError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import resource
@@ -17,8 +18,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from benchmark_service.http_connections import is_loopback
+from sandboxes import host_capabilities
+from sandboxes.docker import DockerProvider
 from sandboxes.errors import SandboxError, SandboxUnsupportedError
+from sandboxes.local import probe
 from sandboxes.registry import open_provider
+from sandboxes.types import SandboxCreateRequest
 from sandboxes.values import MOST_OPEN_FILES
 from valkyrie.cli.options import tracker, verb
 from valkyrie.cli.output import Output
@@ -28,6 +34,9 @@ from valkyrie.config.values import config_path, data_folder, database_url, effec
 from valkyrie.errors import AccessError, ValkyrieError
 from valkyrie.report.formats import pad, plural, safe, short_id, size, wrapped
 from valkyrie.report.tables import score_table
+from valkyrie.schedule.scheduler import trials_by_files
+from valkyrie.store import upkeep
+from valkyrie.store.layout import DataFolder
 from valkyrie.views import RunFilter, RunRequest, to_json
 
 if TYPE_CHECKING:
@@ -69,8 +78,6 @@ class LocalSandboxProof:
 @lru_cache(maxsize=1)
 def local_sandbox() -> LocalSandboxProof:
     """Make a sandbox in a scratch folder, run `true` in it, end it."""
-    import asyncio
-
     with tempfile.TemporaryDirectory(prefix="valkyrie-doctor-") as scratch:
         try:
             found = asyncio.run(_prove_local(Path(scratch)))
@@ -82,8 +89,6 @@ def local_sandbox() -> LocalSandboxProof:
 
 def _keep_for_plans(found: Capabilities) -> None:
     """Write down what was found, so that `--dry-run` can say it without trying it again."""
-    from sandboxes import host_capabilities
-
     folder = data_folder() / "sandboxes" / "local"
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,8 +96,6 @@ def _keep_for_plans(found: Capabilities) -> None:
 
 
 async def _prove_local(scratch: Path) -> Capabilities:
-    from sandboxes.types import SandboxCreateRequest
-
     async with open_provider("local", scratch) as provider:
         sandbox = await provider.create_sandbox(SandboxCreateRequest(network="none"))
         try:
@@ -144,8 +147,6 @@ def _bubblewrap() -> Check:
 def _user_namespaces() -> Check:
     if os.geteuid() == 0:
         return Check("user namespaces", "ok", "running as root")
-    from sandboxes.local import probe
-
     found = probe.userns_restrictions()
     if not found:
         return Check("user namespaces", "ok", f"open to user {os.geteuid()}")
@@ -184,8 +185,6 @@ def _local() -> Iterator[Check]:
 
 def _docker() -> Check:
     """Whether a container engine answers; `local` works without."""
-    from sandboxes.docker import DockerProvider
-
     can = DockerProvider(data_folder() / "sandboxes" / "docker").capabilities()
     if can.problem:
         return Check("docker", "ok", f"optional, and not there: {can.problem}")
@@ -205,8 +204,6 @@ def _disk() -> Check:
 
 def _open_files() -> Check:
     """Say how many trials at once the limit on open files allows."""
-    from valkyrie.schedule.scheduler import trials_by_files
-
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
     trials = trials_by_files(limit)
@@ -236,13 +233,9 @@ def tracker_checks() -> list[Check]:
         url = str(effective("tracker_url").value or "")
         if not url:
             return []
-        import asyncio
-
         checks = asyncio.run(_ask_tracker())
     except ValkyrieError as error:
         return [Check("tracker", "fail", str(error))]
-    from benchmark_service.http_connections import is_loopback
-
     if url.startswith("http:") and not is_loopback(url):
         found = f"{url} is not encrypted: the key and all secrets can be read on their way"
         checks.append(Check("tracker", "warn", found, "Put TLS before it and use https."))
@@ -269,9 +262,6 @@ async def _ask_tracker() -> list[Check]:
 
 def _store() -> Iterator[Check]:
     """The database, read; and who works on it."""
-    from valkyrie.store import upkeep
-    from valkyrie.store.layout import DataFolder
-
     try:
         found = upkeep.standing(database_url() or DataFolder(data_folder()).database)
         if found.revision is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import sys
 import time
@@ -11,15 +13,21 @@ import click
 
 from valkyrie.cli.options import Number, WholeNumber, tracker, verb
 from valkyrie.cli.output import Output
+from valkyrie.cli.run_watch import show_table
+from valkyrie.config.values import data_folder, database_url, effective
 from valkyrie.report.formats import Column, Table, safe, short_id, size
 from valkyrie.report.run_details import executor_table, queue_sentence, queue_table
+from valkyrie.secrets.delivery import VARIABLE
+from valkyrie.store import tenants
+from valkyrie.store.layout import DataFolder
+from valkyrie.tenants.organisation import open_authenticator
+from valkyrie.tracker.app import TrackerApp
 from valkyrie.views import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from valkyrie.api.server import ServeOptions
-    from valkyrie.tracker.app import TrackerApp
     from valkyrie.views import DiskView
 
 
@@ -36,7 +44,6 @@ def executor(output: Output) -> None:
     artifacts: S3_BUCKET, or artifacts_folder. SIGTERM or Ctrl+C lets trials under way finish; a second one
     gives them back to the queue.
     """
-    from valkyrie.config.values import data_folder, database_url
     from valkyrie.executor.__main__ import serve
 
     folder = data_folder()
@@ -56,8 +63,6 @@ def executor(output: Output) -> None:
 
 def no_common_place() -> str | None:
     """What whoever runs executors apart from the tracker must know, where artifacts have no common place."""
-    from valkyrie.config.values import effective
-
     if effective("S3_BUCKET").value or effective("artifacts_folder").value:
         return None
     return (
@@ -126,8 +131,6 @@ def serve(
     without a server. State is in the database VALKYRIE_DATABASE_URL names, else in a file in the data folder.
     SIGTERM and Ctrl+C end it in order; a second one means now.
     """
-    import asyncio
-
     from valkyrie.api.capacity import settings_for
     from valkyrie.api.server import ServeOptions
     from valkyrie.api.server import serve as serve_until_told
@@ -148,26 +151,18 @@ def serve(
 
 
 def _open_app(options: ServeOptions) -> TrackerApp:
-    from valkyrie.config.values import data_folder
-    from valkyrie.store.layout import DataFolder
-    from valkyrie.tracker.app import TrackerApp
-
     # Where keys are asked for, those who show one come from elsewhere, through a proxy of this machine say.
     local = options.settings.loopback and not options.settings.auth
     return TrackerApp(DataFolder(data_folder()), server=True, allow_local=local)
 
 
 def _log_to_stderr(level: str) -> None:
-    import logging
-
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("uvicorn").setLevel("WARNING")
 
 
 def _warnings(tracker_app: TrackerApp, options: ServeOptions) -> list[str]:
     """What whoever starts it should know about who can use it, and what it cannot do."""
-    from valkyrie.secrets.delivery import VARIABLE
-
     found = []
     if not options.settings.auth:
         found.append("No key is asked for: everyone on this machine can use it.")
@@ -188,9 +183,6 @@ def _warnings(tracker_app: TrackerApp, options: ServeOptions) -> list[str]:
 
 def _has_keys(tracker_app: TrackerApp) -> bool:
     """Whether anyone can be let in: hosted mode makes keys elsewhere."""
-    from valkyrie.store import tenants
-    from valkyrie.tenants.organisation import open_authenticator
-
     if open_authenticator(tracker_app.store).mode == "hosted":
         return True
     with tracker_app.store.reading() as connection:
@@ -250,8 +242,6 @@ def status(output: Output) -> int:
 
 
 def _what_goes_on(run_id: str) -> str:
-    from valkyrie.config.values import effective
-
     if effective("tracker_url").value:
         return "No executor is at work: whoever runs the tracker starts one with `valkyrie executor`."
     return f"No executor is at work: valk run resume {short_id(run_id)} goes on."
@@ -267,8 +257,6 @@ def disk(output: Output) -> None:
     What the data folder holds, and which runs take most of it; what runs keep in a shared folder or a bucket;
     and what the database can give back. `valk run delete` makes room, `valkyrie db compact` gives it back.
     """
-    from valkyrie.cli.run_watch import show_table
-
     with tracker() as opened:
         view = opened.disk()
     output.emit("disk", disk=to_json(view))

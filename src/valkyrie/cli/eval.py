@@ -29,10 +29,16 @@ from valkyrie.cli.output import Output
 from valkyrie.config.permissions import outside
 from valkyrie.domain import Json
 from valkyrie.errors import UsageError
+from valkyrie.evals.console import Printer, ReportStream
+from valkyrie.evals.figures import figures
+from valkyrie.evals.plugins import with_project_plugins
+from valkyrie.evals.result_folder import write_all
+from valkyrie.evals.runner import resume_eval, run_eval
+from valkyrie.evals.starter.project import start_project
+from valkyrie.specs.project import file_root, find_project
 from valkyrie.views.jobs import JobFilter
 
 if TYPE_CHECKING:
-    from valkyrie.evals.console import Printer
     from valkyrie.evals.plugins import ReporterGroup
     from valkyrie.evals.request import EvalRequest
     from valkyrie.evals.result_folder import WrittenResults
@@ -55,8 +61,6 @@ def document(invocation: Invocation, written: WrittenResults | None, *, interrup
 
 
 def _eval(one: SpecResult) -> Json:
-    from valkyrie.evals.figures import figures
-
     found = figures([one])
     interval, method = found.score_interval
     low, high = found.score_range or ((found.score, found.score) if found.fraction else (None, None))
@@ -186,8 +190,6 @@ def eval_command(output: Output, **given: Any) -> int:
     Exit 0 when all verdicts passed (or --threshold 0 or --no-require-pass lets them), 1 when one failed or
     anything could not be run or graded, 2 when the command or a spec is wrong, 130 when it was interrupted.
     """
-    from valkyrie.evals.console import Printer, ReportStream
-
     records = sys.stdout if given["output_format"] == "jsonl" else None
     aside = records is not None or output.json
     paper = ReportStream.of(sys.stderr if aside else sys.stdout, no_color=not output.ink.enabled)
@@ -205,10 +207,6 @@ def _without_agent_word(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _start(output: Output, given: dict[str, Any], printer: Printer) -> int:
-    from valkyrie.evals.plugins import with_project_plugins
-    from valkyrie.evals.runner import run_eval
-    from valkyrie.specs.project import find_project
-
     given["executor"], given["model"] = named_agent(given)
     project = find_project(Path.cwd())
     items = items_of(given, project)
@@ -231,8 +229,6 @@ def _start(output: Output, given: dict[str, Any], printer: Printer) -> int:
 
 
 def _output_dir(said: str | None, project: Project) -> Path:
-    from valkyrie.specs.project import file_root
-
     if said is None and project.results is not None:
         folder = project.folder / project.results
         if (real := outside(folder, file_root(project.folder))) is not None:
@@ -245,8 +241,6 @@ def _output_dir(said: str | None, project: Project) -> Path:
 
 
 def _resume(output: Output, given: dict[str, Any], printer: Printer) -> int:
-    from valkyrie.evals.runner import resume_eval
-
     with tracker_here() as tracker:
         ref = _interrupted(tracker, given["resume"])
         check_kind(tracker, ref, experiment=False)
@@ -278,8 +272,6 @@ def finish_eval(
     reporting: ReporterGroup | None = None,
 ) -> int:
     """Write what an eval came to, say it, and return the exit code."""
-    from valkyrie.evals.result_folder import write_all
-
     invocation, interrupted = ran.invocation, ran.interrupted
     traces = request.otlp_endpoint is None
     written = write_all(invocation, junit=request.junit, spans=traces) if invocation.folder else None
@@ -307,8 +299,6 @@ def init(output: Output, *, folder: Path, ci: str | None, force: bool) -> None:
     Change the prompts and graders to yours, then name a real agent. Asks nothing; existing files are left
     alone and the command exits 2, unless --force is given.
     """
-    from valkyrie.evals.starter.project import start_project
-
     started = start_project(folder, ci=ci, force=force)
     files = [str(path) for path in started.files]
     output.emit("eval_project_created", folder=str(folder.absolute()), files=files)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from valkyrie.agents.loader import is_known_executor
 from valkyrie.cli.eval_session import tracker_here
 from valkyrie.cli.options import (
     Decorated,
@@ -20,6 +21,8 @@ from valkyrie.cli.options import (
 from valkyrie.cli.vocabulary import Pairs, WordsOption, split_agent
 from valkyrie.errors import UsageError
 from valkyrie.evals.request import EvalRequest
+from valkyrie.evals.shards import check_run_id
+from valkyrie.specs.fields import parse_duration
 
 if TYPE_CHECKING:
     from valkyrie.evals.request import EvalItem
@@ -35,8 +38,6 @@ class Duration(click.ParamType[Any]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from valkyrie.specs.fields import parse_duration
-
         if isinstance(value, float):
             return value
         try:
@@ -244,8 +245,6 @@ class RunId(click.ParamType[str]):
     name = "run id"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from valkyrie.evals.shards import check_run_id
-
         try:
             return check_run_id(str(value))
         except UsageError as error:
@@ -318,8 +317,6 @@ def request_of(given: Mapping[str, Any], items: Sequence[EvalItem], output_dir: 
 
 def named_agent(given: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Return the executor and the model that `--agent NAME|FOLDER[:MODEL]` and `--model` name."""
-    from valkyrie.agents.loader import is_known_executor
-
     said, model = given["executor"], given.get("model")
     if said is None or (is_known_executor(said, given["executor_plugins"], Path.cwd()) and ":" not in said):
         return said, model

@@ -8,24 +8,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from valkyrie.benchmarks.eval_spec.source import EvalOptions, asking_of, graders_of, open_spec
 from valkyrie.cli.options import confirm
 from valkyrie.cli.output import Output
 from valkyrie.config.values import data_folder, effective
 from valkyrie.errors import UsageError, UserError, ValkyrieError
+from valkyrie.evals.otlp import OtlpReporter
+from valkyrie.evals.plan import plan_evals, trials_of
+from valkyrie.evals.plugins import ReporterGroup, check_still_trusted, load_reporters, used_plugins
 from valkyrie.evals.request import EvalItem, EvalRequest
+from valkyrie.evals.runner import MARKER, find_marker
+from valkyrie.evals.stored_results import skipped_eval
+from valkyrie.grade.judges.readiness import endpoints
 from valkyrie.report.formats import Column, Table, plural, safe
+from valkyrie.report.run_details import gaps_text
+from valkyrie.specs.discovery import discover, fits, parse_tags, suite_files, suite_of
 from valkyrie.specs.model import Project
 from valkyrie.text import did_you_mean
+from valkyrie.tracker.local import LocalTracker
 
 if TYPE_CHECKING:
-    from valkyrie.benchmarks.eval_spec.source import EvalOptions
     from valkyrie.evals.console import Printer
     from valkyrie.evals.plan import AgentAsks, PlannedEval, PlannedEvals
-    from valkyrie.evals.plugins import ReporterGroup
     from valkyrie.evals.results import SpecResult, StimulusResult
     from valkyrie.specs.experiment import Experiment
     from valkyrie.tracker.foreground import ForegroundJob
-    from valkyrie.tracker.local import LocalTracker
 
 
 Chosen = list[tuple[Path, tuple[str, ...] | None]]
@@ -44,8 +51,6 @@ def items_of(given: Mapping[str, Any], project: Project) -> list[EvalItem]:
 
 def _named(chosen: Chosen, given: Mapping[str, Any]) -> Chosen:
     """Only the stimuli of these names; a word that is none may hold several between commas."""
-    from valkyrie.benchmarks.eval_spec.source import open_spec
-
     options = _options(given)
     there = {
         file: [
@@ -68,8 +73,6 @@ def _named(chosen: Chosen, given: Mapping[str, Any]) -> Chosen:
 
 def _options(given: Mapping[str, Any]) -> EvalOptions:
     """What a spec is read with."""
-    from valkyrie.benchmarks.eval_spec.source import EvalOptions
-
     return EvalOptions(
         params=given["params"],
         eval_plugin=given["eval_plugin"],
@@ -107,8 +110,6 @@ def _models(said: str | None) -> list[str | None]:
 
 
 def _chosen(given: Mapping[str, Any], project: Project) -> Chosen:
-    from valkyrie.specs.discovery import discover, parse_tags, suite_files, suite_of
-
     tags = parse_tags(given["tags"])
     if given["specs"]:
         files = _files(given["specs"])
@@ -128,9 +129,6 @@ def _with_tags(
     files: Sequence[Path], filters: Sequence[Mapping[str, tuple[str, ...]]], given: Mapping[str, Any]
 ) -> Chosen:
     """The stimuli of these files that fit every filter; files with none are left out."""
-    from valkyrie.benchmarks.eval_spec.source import open_spec
-    from valkyrie.specs.discovery import fits
-
     options = _options(given)
     found: Chosen = []
     tags: dict[str, dict[str, None]] = {}
@@ -221,8 +219,6 @@ def _no_file(word: str, file: Path) -> str:
 @contextmanager
 def tracker_here() -> Iterator[LocalTracker]:
     """Evals run on this machine, whatever tracker other commands are configured to use."""
-    from valkyrie.tracker.local import LocalTracker
-
     opened = LocalTracker(data_folder())
     try:
         yield opened
@@ -239,8 +235,6 @@ def tell_tracker(output: Output, folder: Path | None) -> None:
 
 def job_of_folder(folder: Path) -> str:
     """The job that wrote an output folder, or the newest folder in it."""
-    from valkyrie.evals.runner import MARKER, find_marker
-
     within = sorted(folder.glob(f"*/{MARKER}"), reverse=True)
     for place in (folder, *(one.parent for one in within)):
         if found := find_marker(place):
@@ -261,9 +255,6 @@ def reporting_of(output: Output, request: EvalRequest) -> ReporterGroup | None:
     """Whoever is told besides people; None: nobody. Raises UserError for a plugin that cannot be loaded."""
     if not request.reporter_plugins and request.otlp_endpoint is None:
         return None
-    from valkyrie.evals.otlp import OtlpReporter
-    from valkyrie.evals.plugins import ReporterGroup, load_reporters
-
     found = load_reporters(request.reporter_plugins)
     if request.otlp_endpoint is not None:
         found.append(OtlpReporter(request.otlp_endpoint))
@@ -272,8 +263,6 @@ def reporting_of(output: Output, request: EvalRequest) -> ReporterGroup | None:
 
 def reporting_again(output: Output, tracker: LocalTracker, ref: str, *, trust: bool) -> ReporterGroup | None:
     """The same for an eval that goes on, whose plugins must still be trusted."""
-    from valkyrie.evals.plugins import check_still_trusted
-
     request = EvalRequest.from_json(tracker.fetch_foreground(ref))
     check_still_trusted(request, trust=trust)
     return reporting_of(output, request)
@@ -304,13 +293,9 @@ class EvalWatch:
             self._output.note(f"{said}; --verbose or `valk lint` shows them.")
         self._output.notices(job.notices if job else ())
         if self._reporting and job:
-            from valkyrie.evals.stored_results import skipped_eval
-
             run_id = job.kept.get("run_id") or job.id
             self._reporting.run_started([skipped_eval(one) for one in planned.evals], run_id, job.name)
         if job and job.shows and self._verbose:
-            from valkyrie.report.run_details import gaps_text
-
             self._output.notices(dict.fromkeys(f"it can show: {gaps_text(one)}" for one in job.shows))
 
     def progress(self, done: int, total: int, retries: int) -> None:
@@ -337,9 +322,6 @@ def show_eval_plan(
     output: Output, request: EvalRequest, project: Project, *, experiment: Experiment | None = None
 ) -> int:
     """Print the plan; plugins of the project are named and not loaded."""
-    from valkyrie.evals.plan import plan_evals
-    from valkyrie.evals.plugins import used_plugins
-
     used = used_plugins(request, project)
     planned = plan_evals(request, used, shown_only=True)
     rows = _rows(planned, request, variants=experiment is not None)
@@ -375,8 +357,6 @@ def with_asked(output: Output, request: EvalRequest) -> EvalRequest:
 
     Raises ClickException when the user says no.
     """
-    from valkyrie.evals.plan import plan_evals
-
     if request.executor is not None or not output.interactive:
         return request
     names = list(request.pass_env)
@@ -411,9 +391,6 @@ def _destinations(planned: PlannedEvals) -> list[tuple[str, str]]:
 
 
 def _judges(planned: PlannedEval) -> Iterator[tuple[str, str]]:
-    from valkyrie.benchmarks.eval_spec.source import asking_of, graders_of
-    from valkyrie.grade.judges.readiness import endpoints
-
     asking = asking_of(planned.spec, planned.options)
     made = [one for each in planned.stimuli for one in graders_of(each, planned.spec, planned.options)]
     try:
@@ -425,8 +402,6 @@ def _judges(planned: PlannedEval) -> Iterator[tuple[str, str]]:
 
 
 def _rows(planned: PlannedEvals, request: EvalRequest, *, variants: bool) -> list[dict[str, Any]]:
-    from valkyrie.evals.plan import trials_of
-
     return [
         {
             **({"variant": one.item.variant} if variants else {}),

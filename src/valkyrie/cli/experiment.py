@@ -28,10 +28,27 @@ from valkyrie.cli.options import WholeNumber, own_folder, verb
 from valkyrie.cli.output import Output
 from valkyrie.config.permissions import Allowance
 from valkyrie.errors import UsageError
+from valkyrie.evals.console import Printer, ReportStream
+from valkyrie.evals.experiments import (
+    add_judged,
+    experiment_result,
+    judge_variants,
+    judged_lines,
+    plan_file,
+    sentences,
+    summary_lines,
+    variants_table,
+    write_experiment,
+)
+from valkyrie.evals.plugins import with_project_plugins
+from valkyrie.evals.result_folder import open_folder
+from valkyrie.evals.runner import MARKER, resume_eval, run_eval
+from valkyrie.evals.shards import Shard, check_shards, complete_shard, manifests, plan_snapshot, sharded, told
+from valkyrie.evals.shards import merge as merge_results
 from valkyrie.report.formats import wrapped
+from valkyrie.specs.project import find_project
 
 if TYPE_CHECKING:
-    from valkyrie.evals.console import Printer
     from valkyrie.evals.experiments import ExperimentResult, WrittenExperiment
     from valkyrie.evals.plugins import ReporterGroup
     from valkyrie.evals.request import EvalRequest
@@ -123,9 +140,6 @@ def run(output: Output, **given: Any) -> int:
         return _resume(output, given)
     if given["file"] is None:
         raise click.UsageError("Missing argument 'FILE': name an experiment file.")
-    from valkyrie.evals.experiments import plan_file
-    from valkyrie.specs.project import find_project
-
     allowed = Allowance((*given["pass_env"], *dict(given["secrets"])), given["allow_paths"])
     file = given["file"]
     if file.is_dir():
@@ -146,16 +160,12 @@ def run(output: Output, **given: Any) -> int:
     request = _planned_part(request, given)
     if given["dry_run"]:
         return show_eval_plan(output, request, project, experiment=planned.experiment)
-    from valkyrie.evals.plugins import with_project_plugins
-
     request = with_project_plugins(request, project, trust=given["trust"])
     return _run(output, given, with_asked(output, request))
 
 
 def _planned_part(request: EvalRequest, given: dict[str, Any]) -> EvalRequest:
     """The request of this shard, or of all, with the files its folder begins with."""
-    from valkyrie.evals.shards import Shard, manifests, plan_snapshot, sharded
-
     shard = Shard.parse(given["shard"]) if given["shard"] else None
     if shard is not None and request.run_id is None:
         raise UsageError("--shard needs --run-id: the same one for all shards, so that they can be merged.")
@@ -165,8 +175,6 @@ def _planned_part(request: EvalRequest, given: dict[str, Any]) -> EvalRequest:
 
 
 def _run(output: Output, given: dict[str, Any], request: EvalRequest) -> int:
-    from valkyrie.evals.runner import run_eval
-
     reporting = reporting_of(output, request)
     with tracker_here() as tracker, _printer(output, verbose=given["verbose"]) as printer:
         watcher = EvalWatch(output, printer, verbose=given["verbose"], reporting=reporting)
@@ -175,8 +183,6 @@ def _run(output: Output, given: dict[str, Any], request: EvalRequest) -> int:
 
 
 def _resume(output: Output, given: dict[str, Any]) -> int:
-    from valkyrie.evals.runner import resume_eval
-
     with tracker_here() as tracker, _printer(output, verbose=given["verbose"]) as printer:
         ref = _interrupted(given["resume"], given["output_dir"])
         check_kind(tracker, ref, experiment=True)
@@ -194,8 +200,6 @@ def _output_dir(said: Path) -> Path:
 
 def _interrupted(said: str, output_dir: Path) -> str:
     """The job that --resume means; without a word that of the newest folder."""
-    from valkyrie.evals.runner import MARKER
-
     if said != shared.LAST:
         return job_of_folder(Path(said)) if Path(said).is_dir() else said
     folders = sorted(path.parent for path in output_dir.glob(f"*/{MARKER}"))
@@ -205,8 +209,6 @@ def _interrupted(said: str, output_dir: Path) -> str:
 
 
 def _printer(output: Output, *, verbose: bool) -> Printer:
-    from valkyrie.evals.console import Printer, ReportStream
-
     stream = sys.stderr if output.json else sys.stdout
     return Printer(ReportStream.of(stream, no_color=not output.ink.enabled), verbose=verbose)
 
@@ -218,9 +220,6 @@ def _finish(
     ran: FinishedEval,
     reporting: ReporterGroup | None,
 ) -> int:
-    from valkyrie.evals.experiments import experiment_result, write_experiment
-    from valkyrie.evals.shards import complete_shard
-
     folder = ran.invocation.folder
     if folder is None:
         output.line("Nothing was run: every eval has `runs: 0`.")
@@ -248,8 +247,6 @@ def _judge(
     output: Output, result: ExperimentResult, written: WrittenExperiment, request: EvalRequest
 ) -> bool:
     """Whether a judge had something to say about every variant."""
-    from valkyrie.evals.experiments import add_judged, judge_variants, judged_lines
-
     found = judge_variants(result, written, request)
     lines = judged_lines(found)
     add_judged(result, written, lines, [one.record() for one in found])
@@ -262,8 +259,6 @@ def _judge(
 def _show(
     output: Output, result: ExperimentResult, written: WrittenExperiment, *, interrupted: bool = False
 ) -> None:
-    from valkyrie.evals.experiments import sentences, summary_lines, variants_table
-
     comparisons = [
         {"metric": metric, **asdict(one)} for metric, found in result.comparisons.items() for one in found
     ]
@@ -326,11 +321,6 @@ def merge(
 
     Exit 0 when they were merged, with --require-pass only if every trial passed.
     """
-    from valkyrie.evals.experiments import experiment_result, write_experiment
-    from valkyrie.evals.result_folder import open_folder
-    from valkyrie.evals.shards import check_shards, told
-    from valkyrie.evals.shards import merge as merge_results
-
     check_shards(folders)
     place = _output_dir(output_dir).resolve()
     if inside := next((one for one in folders if place.is_relative_to(one.resolve())), None):

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from valkyrie.benchmarks.eval_spec.transcript import ORACLE, has_golden
 from valkyrie.cli import eval_options as shared
+from valkyrie.cli.eval import finish_eval
 from valkyrie.cli.eval_options import placed_plugins
 from valkyrie.cli.eval_session import EvalWatch, spec_file, tracker_here
 from valkyrie.cli.options import own_folder, verb
 from valkyrie.cli.output import Output
 from valkyrie.config.permissions import Allowance
 from valkyrie.errors import UsageError, UserError
+from valkyrie.evals.console import Printer, ReportStream
+from valkyrie.evals.plugins import trusted_graders, with_project_plugins
+from valkyrie.evals.records import to_line
+from valkyrie.evals.regrade import RegradeOptions, RegradeSources, grade_again, offered_skills, trials_of
 from valkyrie.evals.request import EvalItem, EvalRequest
+from valkyrie.evals.results import invocation_of
+from valkyrie.evals.runner import run_eval
+from valkyrie.grade.protocol import JudgeDefaults
+from valkyrie.specs.project import find_project
+from valkyrie.specs.reader import read_spec
 from valkyrie.text import did_you_mean
+from valkyrie.trajectory.agent_logs import FORMS, read_foreign
+from valkyrie.trajectory.json_fields import TrajectoryError
 
 if TYPE_CHECKING:
-    from valkyrie.evals.regrade import RegradeOptions
     from valkyrie.evals.results import Invocation, TrialResult
     from valkyrie.specs.model import Project
 
@@ -72,8 +85,6 @@ def grade(output: Output, **given: Any) -> int:
     Exit 0 when all verdicts pass, 1 when one fails or could not be made, 2 when the command or the spec is
     wrong.
     """
-    from valkyrie.evals.results import invocation_of
-
     how = _how(given)
     trials = _trials(how)
     graded = _graded(trials, how)
@@ -85,12 +96,6 @@ def grade(output: Output, **given: Any) -> int:
 
 
 def _how(given: dict[str, Any]) -> RegradeOptions:
-    from valkyrie.evals.plugins import trusted_graders
-    from valkyrie.evals.regrade import RegradeOptions, RegradeSources
-    from valkyrie.grade.protocol import JudgeDefaults
-    from valkyrie.specs.project import find_project
-    from valkyrie.specs.reader import read_spec
-
     file = spec_file(given["spec"])
     project = find_project(file.absolute().parent)
     allowed = Allowance(given["pass_env"], given["allow_paths"])
@@ -119,10 +124,6 @@ def _path(said: str | None) -> Path | None:
 
 
 def _trials(how: RegradeOptions) -> list[TrialResult]:
-    from valkyrie.evals.regrade import offered_skills, trials_of
-    from valkyrie.trajectory.agent_logs import FORMS, read_foreign
-    from valkyrie.trajectory.json_fields import TrajectoryError
-
     if sys.stdin.isatty():
         raise UsageError(f"grade reads stdin: pipe {FORMS} into it.")
     try:
@@ -138,18 +139,11 @@ def _stdin() -> str:
 
 
 def _graded(trials: list[TrialResult], how: RegradeOptions) -> list[TrialResult]:
-    import tempfile
-
-    from valkyrie.evals.regrade import grade_again
-
     with tempfile.TemporaryDirectory(prefix="valkyrie-grade-") as scratch:
         return asyncio.run(grade_again(trials, how, Path(scratch)))
 
 
 def _tell(output: Output, invocation: Invocation, graded: list[TrialResult], given: dict[str, Any]) -> None:
-    from valkyrie.evals.console import Printer, ReportStream
-    from valkyrie.evals.records import to_line
-
     records = sys.stdout if given["output_format"] == "jsonl" else None
     aside = records is not None or output.json
     paper = ReportStream.of(sys.stderr if aside else sys.stdout, no_color=not output.ink.enabled)
@@ -207,12 +201,6 @@ def oracle(output: Output, **given: Any) -> int:
     Exit 0 when all verdicts passed, 1 when one failed or could not be made, 2 when the command or a spec is
     wrong.
     """
-    from valkyrie.cli.eval import finish_eval
-    from valkyrie.evals.console import Printer, ReportStream
-    from valkyrie.evals.plugins import with_project_plugins
-    from valkyrie.evals.runner import run_eval
-    from valkyrie.specs.project import find_project
-
     project = find_project(Path.cwd())
     request = with_project_plugins(_request(given, project), project, trust=given["trust"])
     records = sys.stdout if given["output_format"] == "jsonl" else None
@@ -224,8 +212,6 @@ def oracle(output: Output, **given: Any) -> int:
 
 
 def _request(given: dict[str, Any], project: Project) -> EvalRequest:
-    from valkyrie.benchmarks.eval_spec.transcript import ORACLE
-
     output_dir = Path(given["output_dir"]) if given["output_dir"] else own_folder("vally-results")
     return EvalRequest(
         items=_items(given, project),
@@ -253,9 +239,6 @@ def _request(given: dict[str, Any], project: Project) -> EvalRequest:
 
 def _items(given: dict[str, Any], project: Project) -> list[EvalItem]:
     """The stimuli that have golden inputs; all of them without."""
-    from valkyrie.benchmarks.eval_spec.transcript import has_golden
-    from valkyrie.specs.reader import read_spec
-
     allowed = Allowance(given["pass_env"], given["allow_paths"])
     files = [Path(one) for one in given["specs"]]
     if missing := next((file for file in files if not file.is_file()), None):

@@ -16,7 +16,13 @@ from valkyrie.cli.eval_session import spec_file
 from valkyrie.cli.options import own_folder, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.config.permissions import Allowance
+from valkyrie.evals.export.formats import ExportRequest, find_exporter
+from valkyrie.evals.export.sources import KeptFiles, from_folders, from_tracker
+from valkyrie.ingest import sources
 from valkyrie.report.formats import plural, safe, short_id
+from valkyrie.specs.discovery import choose_stimuli, parse_tags
+from valkyrie.specs.project import find_project
+from valkyrie.specs.reader import read_spec
 from valkyrie.views import to_json
 
 if TYPE_CHECKING:
@@ -80,8 +86,6 @@ def export(
     cannot be taken along, such as graders that ask a model, is listed. Options of the exporter follow --.
     Exit 1 when nothing could be exported.
     """
-    from valkyrie.evals.export.formats import ExportRequest, find_exporter
-
     sources, options = _split(words)
     if bool(sources) == bool(files):
         raise click.UsageError(
@@ -122,10 +126,6 @@ def _split(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 def _specs(
     files: Sequence[Path], tags: Sequence[str], params: Mapping[str, str], allowed: Allowance
 ) -> list[EvalSpec]:
-    from valkyrie.specs.discovery import choose_stimuli, parse_tags
-    from valkyrie.specs.project import find_project
-    from valkyrie.specs.reader import read_spec
-
     specs = [
         read_spec(file, params=params, project=find_project(file.parent), allowed=allowed).spec
         for file in map(spec_file, files)
@@ -137,8 +137,6 @@ def _specs(
 
 
 def _results(sources: Sequence[str], opened: ExitStack, exporter: str, output: Path) -> Invocation:
-    from valkyrie.evals.export.sources import KeptFiles, from_folders, from_tracker
-
     folders = [Path(word) for word in sources if Path(word).exists()]
     refs = [word for word in sources if not Path(word).exists()]
     if folders and refs:
@@ -213,8 +211,6 @@ def ingest(
             "There is no --store: results go to the store all commands use. VALKYRIE_HOME names another data "
             "folder, VALKYRIE_DATABASE_URL another database."
         )
-    from valkyrie.ingest import sources
-
     with tracker() as opened:
         found = sources.ingest(opened, folders, label=label, dry_run=dry_run, replace=replace)
     output.emit("ingest", dry_run=dry_run, runs=[to_json(one) for one in found])

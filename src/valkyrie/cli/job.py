@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from valkyrie.agents.catalog.entries import CATALOG
 from valkyrie.cli.options import Decorated, Number, WholeNumber, tracker, verb
 from valkyrie.cli.output import Output, write_json
 from valkyrie.cli.vocabulary import WordsOption, between_commas, parse_agent
 from valkyrie.compare.job_documents import job_document
 from valkyrie.compare.job_tables import job_table
 from valkyrie.domain import JobState
+from valkyrie.errors import ValkyrieError
 from valkyrie.text import did_you_mean
 from valkyrie.views.jobs import DEFAULT_ERROR_RATE, JobAgent, JobFilter
 
@@ -33,8 +35,6 @@ CATEGORIES = ["agent", "benchmark", "infrastructure", "user", "internal"]
 
 
 def _complete_job(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from valkyrie.errors import ValkyrieError
-
     try:
         with tracker() as opened:
             jobs: list[JobView] = list(opened.list_jobs(JobFilter()).jobs)
@@ -137,8 +137,6 @@ def agent_option(*, required: bool, help: str) -> Callable[[Decorated], Decorate
 
 
 def _complete_agent(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from valkyrie.agents.catalog.entries import CATALOG
-
     return [name for name in CATALOG if name.startswith(incomplete)]
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from valkyrie.cli.compare import scored_trials
 from valkyrie.cli.job import follow_option, job_argument, output_option
 from valkyrie.cli.job_control import show_state
 from valkyrie.cli.options import Number, tracker, verb
@@ -26,10 +25,13 @@ from valkyrie.compare.job_tables import (
     next_commands,
     snapshot,
 )
+from valkyrie.compare.pairs import ScoredTrials
 from valkyrie.compare.summary import sentence, to_json
+from valkyrie.compare.tables import repeats_table, summarised, summary_notes, summary_table, task_tables
 from valkyrie.report.formats import duration, safe, score_sentence, short_id, wrapped
 from valkyrie.report.live import FullScreen
 from valkyrie.report.tables import ended, trial_notes, trial_table
+from valkyrie.tracker.protocol import each_trial
 from valkyrie.views import TrialFilter
 
 if TYPE_CHECKING:
@@ -70,14 +72,10 @@ def fetch(output: Output, *, ref: str, extended: bool, follow: bool) -> int:
 
 def trials_of(opened: Tracker, job: JobView) -> Trials:
     """Every trial of a job, by run."""
-    from valkyrie.tracker.protocol import each_trial
-
     return {run.id: list(each_trial(opened, run.id)) for run in job.runs}
 
 
 def _emit(job: JobView, trials: Trials, output: Output) -> None:
-    from valkyrie.compare.tables import summarised
-
     numbers = to_json(summarised(job, trials))
     output.emit(
         "job",
@@ -89,10 +87,8 @@ def _emit(job: JobView, trials: Trials, output: Output) -> None:
 
 def show_summary(opened: Tracker, job: JobView, output: Output, *, extended: bool = False) -> None:
     """The tables, the comparisons in words, and what one may do next."""
-    from valkyrie.compare.tables import repeats_table, summarised, summary_notes, summary_table
-
     now = time.time()
-    trials = {run.id: scored_trials(opened, run) for run in job.runs}
+    trials = {run.id: ScoredTrials(each_trial(opened, run.id, detail="scores")) for run in job.runs}
     found = summarised(job, trials)
     ink = output.ink
     took = duration(seconds(job.runs, now))
@@ -127,8 +123,6 @@ def _show_comparisons(found: Summary, output: Output) -> None:
 
 def _show_tasks(job: JobView, found: Summary, output: Output) -> None:
     """Who did better on which task, as `compare --tasks` has it; of a few tasks only."""
-    from valkyrie.compare.tables import task_tables
-
     for table in task_tables(found, output.ink):
         if len(table.rows) <= _MOST_TASKS:
             output.line()

@@ -17,12 +17,13 @@ from valkyrie.cli.eval_options import placed_plugins
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output, write_json
 from valkyrie.config.permissions import Allowance
+from valkyrie.evals.lint.linter import Linter, specs_of, targets_of
+from valkyrie.evals.lint.rules import RULES, LintOptions, annotation, read_entries, strictly, to_sarif
 from valkyrie.report.formats import PLAIN, TerminalStyle, plural, printable, printable_json, safe
 from valkyrie.text import did_you_mean
 
 if TYPE_CHECKING:
     from valkyrie.evals.lint.linter import LintResult, LintTarget
-    from valkyrie.evals.lint.rules import LintOptions
     from valkyrie.specs.model import Finding
 
 _STYLES = {"error": "red", "warning": "yellow", "info": "dim"}
@@ -92,8 +93,6 @@ def lint(
 
     Exits 1 when there is an error (with --strict also a warning), 2 when a path does not exist.
     """
-    from valkyrie.evals.lint.linter import Linter
-
     _check_codes(ignore)
     checked = Linter(_options(**said), ignore).check(_targets(paths, specs))
     notes: set[Finding] = set()
@@ -121,8 +120,6 @@ def _options(
     pass_env: tuple[str, ...],
     allow_paths: tuple[str, ...],
 ) -> LintOptions:
-    from valkyrie.evals.lint.rules import LintOptions, read_entries
-
     return LintOptions(
         grader_plugins=placed_plugins(grader_plugins),
         executor_plugins=placed_plugins(executor_plugins),
@@ -135,8 +132,6 @@ def _options(
 
 def _targets(paths: Sequence[Path], specs: Sequence[Path]) -> list[LintTarget]:
     """What was named; the current folder where nothing was."""
-    from valkyrie.evals.lint.linter import specs_of, targets_of
-
     found = [target for path in specs for target in specs_of(path)]
     for path in paths or (() if specs else (Path(),)):
         found += targets_of(path)
@@ -144,8 +139,6 @@ def _targets(paths: Sequence[Path], specs: Sequence[Path]) -> list[LintTarget]:
 
 
 def _check_codes(ignore: Sequence[str]) -> None:
-    from valkyrie.evals.lint.rules import RULES
-
     if unknown := next((code for code in ignore if code not in RULES), None):
         hint = did_you_mean(unknown, RULES) or " docs/reference/lint.md lists the codes."
         raise click.UsageError(f"--ignore {unknown}: there is no such code.{hint}")
@@ -153,8 +146,6 @@ def _check_codes(ignore: Sequence[str]) -> None:
 
 def _strictly(checked: Sequence[LintResult]) -> tuple[list[LintResult], set[Finding]]:
     """As `--strict` takes it: guesses are notes, which are shown and fail nothing."""
-    from valkyrie.evals.lint.rules import strictly
-
     taken = [replace(one, findings=[strictly(found) for found in one.findings]) for one in checked]
     before = {found for one in checked for found in one.findings}
     return taken, {found for one in taken for found in one.findings} - before
@@ -174,8 +165,6 @@ def _written(
     verbose: bool,
     notes: Collection[Finding],
 ) -> str:
-    from valkyrie.evals.lint.rules import annotation, to_sarif
-
     findings = [finding for one in checked for finding in one.findings]
     here = Path.cwd()
     if form == "json":

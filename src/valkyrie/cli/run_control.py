@@ -26,6 +26,9 @@ from valkyrie.cli.options import (
     yes_option,
 )
 from valkyrie.cli.output import Output
+from valkyrie.cli.run import collect_runs
+from valkyrie.cli.run_start import show_started
+from valkyrie.cli.run_watch import watch_until_end as watch_run
 from valkyrie.domain import DEFAULT_PRIORITY, RunState
 from valkyrie.report.formats import Column, Table, counts_line, moment_short, number, plural, safe, trial_name
 from valkyrie.report.run_details import cost_text
@@ -253,8 +256,6 @@ class RetentionRule:
 
     def choose(self, opened: Tracker) -> list[RunView]:
         """Return the runs to delete, oldest first."""
-        from valkyrie.cli.run import collect_runs
-
         query = RunFilter(agent=self.agent, benchmark=self.benchmark, label=self.label)
         newest_first = collect_runs(opened, query, None).runs
         return [run for run in newest_first[self.keep_last or 0 :] if self._matches(run)][::-1]
@@ -311,14 +312,10 @@ def _show_changed(run: RunView, output: Output) -> int:
 
 
 def _go_on(opened: Tracker, started: StartedRun, connect: bool, output: Output) -> int:
-    from valkyrie.cli.run_start import show_started
-
     ended = RunState(started.run.state).terminal
     show_started(started, "Nothing to do" if ended else "Run goes on", output, connect=connect or ended)
     if not connect or ended:
         return 0
-    from valkyrie.cli.run_watch import watch_until_end as watch_run
-
     return watch_run(opened, started.run.id, output)
 
 
@@ -412,8 +409,6 @@ def _show(opened: Tracker, found: RegradeView, output: Output, *, connect: bool)
     )
     if not connect or RunState(run.state).terminal:
         return 0
-    from valkyrie.cli.run_watch import watch_until_end as watch_run
-
     return watch_run(opened, run.id, output)
 
 

@@ -24,6 +24,7 @@ from valkyrie.cli.options import (
     verb,
 )
 from valkyrie.cli.output import Output
+from valkyrie.errors import UserError
 from valkyrie.report.formats import no_command, plural, printable, printable_json, safe, short_id, trial_name
 from valkyrie.views import LogQuery, OutputsWanted, ResultsWanted
 
@@ -273,8 +274,6 @@ def _check_target(target: Path, output: Output, *, force: bool) -> None:
         if click.confirm(f"{target} exists. Overwrite it?", err=True):
             return
         raise click.ClickException(f"{target} was left as it is.")
-    from valkyrie.errors import UserError
-
     raise UserError(
         f"{target} exists. Add --force to overwrite it, or --path for another file.", cause="target_exists"
     )
@@ -293,8 +292,6 @@ def write_pieces(target: Path, pieces: Iterable[str]) -> None:
             file.writelines(pieces)
         beside.replace(target)
     except OSError as error:
-        from valkyrie.errors import UserError
-
         raise UserError(f"{target} cannot be written: {error.strerror}.", cause="os") from error
     finally:
         with contextlib.suppress(OSError):

@@ -15,9 +15,22 @@ import click
 
 from valkyrie.cli.options import Capitals, WholeNumber, header_option, run_argument, tracker, verb
 from valkyrie.cli.output import Output
+from valkyrie.cli.run_watch import show_lines, show_table
+from valkyrie.errors import UnknownError
 from valkyrie.report.formats import INGESTED_NOTE, panel, plural, safe, score_sentence, short_id
 from valkyrie.report.run_details import advice, disposition_totals, error_rows, error_totals
 from valkyrie.report.tables import TrialNotes, needs_a_look, next_commands, run_rows, trial_notes, trial_table
+from valkyrie.report.trial_details import (
+    attempt_table,
+    evidence_tables,
+    story_lines,
+    tail_lines,
+    trial_commands,
+    trial_rows,
+)
+from valkyrie.store.layout import encode_task_id
+from valkyrie.tracker.protocol import each_trial
+from valkyrie.trajectory.records import FILES, GRADING_FOLDER, read_accounts
 from valkyrie.views import OutputsWanted, TrialFilter, to_json
 
 if TYPE_CHECKING:
@@ -136,8 +149,6 @@ def tasks(
     what its grader said. Numbers are those of its last attempt. On a terminal
     long lists are paged: h previous, l next, q quit.
     """
-    from valkyrie.cli.run_watch import show_table
-
     query = TrialFilter(
         states=tuple(state.upper() for state in states),
         search=search,
@@ -170,10 +181,10 @@ def tasks(
 
 def _run_again(opened: Tracker, ref: str, task_id: str, headers: dict[str, str], output: Output) -> str:
     """Run the task of a run once more to its end; the id of the run that did."""
-    from valkyrie.tracker.prepare import request_again
-
     run = opened.fetch(ref)
     opened.attempts(run.id, task_id)  # an error where there is no such task
+    from valkyrie.tracker.prepare import request_again
+
     started = opened.start(request_again(run, task_id, headers))
     output.notices(started.notices)
     new = started.run.arguments.get("agent_digest")
@@ -280,9 +291,6 @@ def show(output: Output, *, ref: str, task_id: str | None, k: int) -> int:
 
 
 def _trial(opened: Tracker, run: RunView, task_id: str, k: int) -> TrialView:
-    from valkyrie.errors import UnknownError
-    from valkyrie.tracker.protocol import each_trial
-
     for trial in each_trial(opened, run.id, search=task_id):
         if (trial.task_id, trial.k) == (task_id, k):
             return trial
@@ -294,9 +302,6 @@ def _trial(opened: Tracker, run: RunView, task_id: str, k: int) -> TrialView:
 
 def _kept_of(opened: Tracker, run: RunView, trial: TrialView, folder: Path) -> KeptTrial:
     """Fetch what tells of the trial: the agent's account, and what its tests printed."""
-    from valkyrie.store.layout import encode_task_id
-    from valkyrie.trajectory.records import FILES, GRADING_FOLDER, read_accounts
-
     tests = f"{GRADING_FOLDER}/*{TESTS_OUTPUT}"
     opened.outputs(run.id, folder, OutputsWanted([trial.task_id], [*FILES, tests]))
     own = folder / encode_task_id(trial.task_id) / (str(trial.k) if trial.k else "")
@@ -307,16 +312,6 @@ def _kept_of(opened: Tracker, run: RunView, trial: TrialView, folder: Path) -> K
 def _show_trial(
     run: RunView, trial: TrialView, attempts: list[AttemptView], kept: KeptTrial, output: Output
 ) -> int:
-    from valkyrie.cli.run_watch import show_lines
-    from valkyrie.report.trial_details import (
-        attempt_table,
-        evidence_tables,
-        story_lines,
-        tail_lines,
-        trial_commands,
-        trial_rows,
-    )
-
     output.emit(
         "run_show",
         run_id=run.id,
@@ -342,8 +337,6 @@ def _show_trial(
 
 
 def _show_run(opened: Tracker, run: RunView, output: Output) -> int:
-    from valkyrie.tracker.protocol import each_trial
-
     notes = TrialNotes()
     noted = [trial for trial in notes.watch(each_trial(opened, run.id)) if needs_a_look(trial)]
     output.emit("run_show", run=to_json(run), trials=[to_json(trial) for trial in noted])

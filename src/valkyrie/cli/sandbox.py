@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import os
 import shlex
+import signal
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sandboxes.registry import open_provider
+from sandboxes.server import SandboxServer
+from valkyrie.cli.doctor import local_sandbox
 from valkyrie.cli.options import WholeNumber, verb
 from valkyrie.cli.output import Output
+from valkyrie.config.schema import check_url
+from valkyrie.config.values import data_folder
+from valkyrie.errors import UserError
 from valkyrie.report.formats import safe
+from valkyrie.store.layout import DataFolder
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Iterator, Mapping
 
     from sandboxes.protocol import SandboxProvider
-    from sandboxes.server import Grant, SandboxServer
+    from sandboxes.server import Grant
 
 PROVIDERS = ["local", "process", "null"]
 
@@ -40,8 +48,6 @@ class Offer:
 
 
 def _check_url(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    from valkyrie.config.schema import check_url
-
     try:
         return check_url(value) if value is not None else None
     except ValueError as error:
@@ -96,8 +102,6 @@ def serve(output: Output, *, allow_remote: bool, **given: Any) -> None:
     machine. `run start` does this by itself when a service needs it; by hand it is for trying a service
     out. The key is new each time. Ctrl+C ends the server and every sandbox made through it.
     """
-    import asyncio
-
     offer = Offer(**given)
     if not _is_loopback(offer.host):
         if not allow_remote:
@@ -120,8 +124,6 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check_provider(name: str, output: Output) -> None:
-    from valkyrie.cli.doctor import local_sandbox
-
     if name == "process":
         output.note("Warning: NOTHING IS ISOLATED: what clients run can do all that you can.")
     if name == "local" and not (local := local_sandbox()).works:
@@ -131,12 +133,6 @@ def _check_provider(name: str, output: Output) -> None:
 
 
 async def _serve(offer: Offer, output: Output) -> None:
-    from secrets import token_hex
-
-    from sandboxes.server import SandboxServer
-    from valkyrie.config.values import data_folder
-    from valkyrie.store.layout import DataFolder
-
     labels = {"Home": f"serve-{os.getpid()}-{token_hex(4)}"}
     # Apart from the folders of the executor, which sweeps its own.
     folder = DataFolder(data_folder()).make().root / "served" / offer.provider
@@ -158,9 +154,6 @@ async def _serve(offer: Offer, output: Output) -> None:
 @contextmanager
 def _ending_signals() -> Iterator[asyncio.Event]:
     """An event that the first signal to end sets; a second one has its usual force."""
-    import asyncio
-    import signal
-
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -181,8 +174,6 @@ def _ending_signals() -> Iterator[asyncio.Event]:
 
 
 async def _start(server: SandboxServer, offer: Offer) -> None:
-    from valkyrie.errors import UserError
-
     try:
         await server.start()
     except OSError as error:

@@ -10,6 +10,7 @@ import click
 from valkyrie.cli.options import confirm, tracker, verb, yes_option
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import NONE, Column, Table, moment_short, safe
+from valkyrie.secrets.sources import LONGEST_VALUE, check_name, check_value
 
 
 @verb(
@@ -25,8 +26,6 @@ def set_secret(output: Output, *, name: str, from_stdin: bool) -> None:
     What stands on a command line is seen by other users and stays in the shell's history, so the value is
     typed unseen or read from stdin. A tracker keeps it encrypted, for its organisation.
     """
-    from valkyrie.secrets.sources import check_name
-
     check_name(name)
     value = _value(name, from_stdin)
     with tracker() as opened:
@@ -52,8 +51,6 @@ def _value(name: str, from_stdin: bool) -> str:
 
 def _from_stdin(name: str) -> str:
     """What stdin holds, without its last line break; no more of it is read than may be kept."""
-    from valkyrie.secrets.sources import LONGEST_VALUE, check_value
-
     read = sys.stdin.buffer.read(LONGEST_VALUE + 3)
     try:
         value = read.decode().removesuffix("\n").removesuffix("\r")

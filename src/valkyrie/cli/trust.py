@@ -12,9 +12,11 @@ from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError, ValkyrieError
 from valkyrie.report.formats import Column, Table, safe
+from valkyrie.specs.project import FILENAMES, examine_project, find_file
+from valkyrie.trust import ProjectCode, record_trust, remove_trust, trust_state, trusted_projects
 
 if TYPE_CHECKING:
-    from valkyrie.trust import ProjectCode, TrustedProject
+    from valkyrie.trust import TrustedProject
 
 
 @verb("trust", examples="valk trust\nvalk trust ~/work/our-evals\nvalk trust --list\nvalk trust --remove")
@@ -40,8 +42,6 @@ def trust(output: Output, *, path: Path | None, listed: bool, remove: bool) -> i
 
 
 def _trust(output: Output, path: Path | None) -> int:
-    from valkyrie.trust import record_trust
-
     code = _code(path)
     entry = record_trust(code)
     files = [str(file) for file in code.files() if file.exists()]
@@ -54,8 +54,6 @@ def _trust(output: Output, path: Path | None) -> int:
 
 
 def _remove(output: Output, path: Path | None) -> int:
-    from valkyrie.trust import remove_trust
-
     folder = _recorded_folder(path or Path())
     if folder is None:
         raise UsageError(f"{path or Path.cwd()} is not trusted; `valk trust --list` shows what is.")
@@ -67,16 +65,12 @@ def _remove(output: Output, path: Path | None) -> int:
 
 def _recorded_folder(path: Path) -> Path | None:
     """Return the nearest folder at or above `path` that is in the record."""
-    from valkyrie.trust import trusted_projects
-
     known = {one.folder for one in trusted_projects()}
     here = path.resolve()
     return next((folder for folder in (here, *here.parents) if folder in known), None)
 
 
 def _list(output: Output) -> int:
-    from valkyrie.trust import trusted_projects
-
     known = [(one, _state(one)) for one in trusted_projects()]
     output.emit(
         "trusted",
@@ -96,8 +90,6 @@ def _list(output: Output) -> int:
 
 
 def _state(entry: TrustedProject) -> str:
-    from valkyrie.trust import trust_state
-
     try:
         return trust_state(_code(entry.folder))
     except ValkyrieError:
@@ -106,16 +98,11 @@ def _state(entry: TrustedProject) -> str:
 
 def _code(path: Path | None) -> ProjectCode:
     """Return what of the project around `path` can execute; files of other users are read here."""
-    from valkyrie.specs.project import examine_project, find_file
-
     start = path or Path()
     if not start.exists():
         raise UsageError(f"there is no {start}; name a project's folder.")
     file = find_file(start if start.is_dir() else start.parent)
     if file is None:
-        from valkyrie.specs.project import FILENAMES
-        from valkyrie.trust import ProjectCode
-
         return ProjectCode((start if start.is_dir() else start.parent).resolve() / FILENAMES[0])
     project, notes = examine_project(file)
     notes.raise_errors()

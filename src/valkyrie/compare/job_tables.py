@@ -46,6 +46,7 @@ from valkyrie.report.formats import (
     trial_name,
 )
 from valkyrie.report.tables import ended, shows_rows, trial_error, trial_seconds
+from valkyrie.views.jobs import DEFAULT_TIMEOUT_S
 
 if TYPE_CHECKING:
     from valkyrie.views import PlanView, RunView, TrialView
@@ -95,8 +96,6 @@ def trials_text(job: JobView) -> str:
 
 def timeout_text(job: JobView) -> str:
     """Return how long an agent may take."""
-    from valkyrie.views.jobs import DEFAULT_TIMEOUT_S
-
     asked = [(run.arguments.get("settings") or {}).get("agent_timeout") for run in job.runs]
     whose = "" if any(asked) else "the task's own, else "
     stretched = f", times {job.timeout_multiplier:g}" if job.timeout_multiplier != 1.0 else ""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from valkyrie.compare.job_sides import Tally, Trials, run_names, tally
 from valkyrie.compare.pairs import ScoredTrials
+from valkyrie.compare.summary import summarise
 from valkyrie.compare.views import AgentSummary, Estimate, Summary
 from valkyrie.report.formats import (
     DAGGER,
@@ -297,8 +298,6 @@ _VERDICTS = ("passed", "partial", "failed", "error")
 
 def summarised(job: JobView, trials: Trials | Mapping[str, ScoredTrials]) -> Summary:
     """The numbers of every run and the comparisons between them."""
-    from valkyrie.compare.summary import summarise
-
     names = run_names(job)
     return summarise([(run, trials[run.id]) for run in job.runs], names=[names[run.id] for run in job.runs])
 

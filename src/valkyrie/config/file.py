@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -323,8 +324,6 @@ def _values(text: str, path: Path) -> dict[str, Value | dict[str, Entry]] | None
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """One writer at a time."""
-    import fcntl
-
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

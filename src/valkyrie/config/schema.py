@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from valkyrie.config.permissions import configured_names
 from valkyrie.errors import UsageError
@@ -141,8 +143,6 @@ def check_name(name: str) -> str:
 
 def check_url(raw: object) -> str:
     """An http(s) address without credentials or query, its last slash dropped; ValueError otherwise."""
-    from urllib.parse import urlsplit
-
     if not isinstance(raw, str) or not raw.isprintable() or " " in raw.strip():
         raise ValueError("an http(s) URL is wanted")
     text = raw.strip()
@@ -164,8 +164,6 @@ def check_url(raw: object) -> str:
 
 def networks_in(text: str) -> tuple[str, ...]:
     """Return the networks of a list with commas; ValueError when one of them is none."""
-    import ipaddress
-
     return tuple(str(ipaddress.ip_network(one.strip())) for one in text.split(",") if one.strip())
 
 

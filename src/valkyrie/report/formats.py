@@ -7,6 +7,7 @@ import time
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import wrap
 from typing import TYPE_CHECKING, Literal
 
 from valkyrie.text import no_command as no_command
@@ -194,8 +195,6 @@ def wrapped(value: str, room: int | None) -> list[str]:
     command = value.partition(" ")[0].endswith(("valk", "valkyrie"))
     if room is None or cells(value) <= room or "\x1b" in value or command:
         return [value]
-    from textwrap import wrap
-
     return wrap(value, max(20, room), break_long_words=False, break_on_hyphens=False)
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.integration.evals.commands import Valk
 from tests.integration.evals.commands import valk as valk
-from valkyrie.evals import experiments, result_folder
+from valkyrie.cli import eval as eval_cli
+from valkyrie.cli import experiment as experiment_cli
 from valkyrie.store import leases
 
 SAYS_HELLO = {"type": "output-contains", "config": {"substring": "hello"}}
@@ -395,7 +396,7 @@ def test_an_eval_that_is_killed_leaves_the_records_of_what_had_ended(
 
     file = spec(tmp_path, stimulus("a"), stimulus("b/c", SAYS_BYE))
     with monkeypatch.context() as patched:
-        patched.setattr(result_folder, "write_all", killed)
+        patched.setattr(eval_cli, "write_all", killed)
         assert valk("eval", "-e", file, "--runs", "2").code == 130
     folder = the_folder(tmp_path)
     left = records(folder)
@@ -427,7 +428,7 @@ def test_an_experiment_that_is_killed_leaves_records_by_variant(
     def killed(*_words: object, **_more: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(experiments, "write_experiment", killed)
+    monkeypatch.setattr(experiment_cli, "write_experiment", killed)
     assert valk("experiment", "run", "experiment.yaml").code == 130
     folder = the_folder(tmp_path, "vally-experiment-results")
     assert [[one["variant"] for one in records(folder / name)] for name in ("x", "y")] == [["x"], ["y"]]

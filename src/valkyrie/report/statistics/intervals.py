@@ -6,6 +6,10 @@ import cmath
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from statistics import NormalDist
 
 Interval = tuple[float, float]
 Groups = Sequence[tuple[float, float, int]]
@@ -123,11 +127,16 @@ def _with(groups: Groups, value: float) -> Groups:
     return [(own, weight, count) for (own, weight), count in sorted(kinds.items())]
 
 
-def _quantile(mixed: Sequence[Groups], low: float, high: float, tail: float) -> float:
-    """Solve for a chance of `tail`, by false position on the scale of a normal number: it is near linear."""
+def normal_distribution() -> NormalDist:
+    """Return the standard normal distribution; only what asks for a quantile pays for its module."""
     from statistics import NormalDist
 
-    normal = NormalDist()
+    return NormalDist()
+
+
+def _quantile(mixed: Sequence[Groups], low: float, high: float, tail: float) -> float:
+    """Solve for a chance of `tail`, by false position on the scale of a normal number: it is near linear."""
+    normal = normal_distribution()
     wanted = normal.inv_cdf(tail)
     total = math.fsum(weight * count for _, weight, count in mixed[0])
     centre = math.fsum(value * weight * count for value, weight, count in mixed[0]) / total

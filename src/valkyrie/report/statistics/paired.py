@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 
 from valkyrie.report.statistics.intervals import (
     METHOD,
@@ -19,6 +20,7 @@ from valkyrie.report.statistics.intervals import (
     family_words,
     lower_limit,
     mean,
+    normal_distribution,
     normal_tail,
     unseen_share,
     upper_limit,
@@ -148,10 +150,8 @@ def _joined(groups: Groups, scale: Interval, seen: float, p_value: float, tail: 
     low, high = lower_limit(groups, scale, tail, mid=mid), upper_limit(groups, scale, tail, mid=mid)
     if p_value / 2 >= tail or not seen:
         return min(low, 0.0), max(high, 0.0)
-    from statistics import NormalDist
-
     reach = Z_95 if tail == TAIL else Z_90
-    nearest = seen * max(1e-9, 1 - reach / -NormalDist().inv_cdf(max(p_value, 1e-300) / 2))
+    nearest = seen * max(1e-9, 1 - reach / -normal_distribution().inv_cdf(max(p_value, 1e-300) / 2))
     return (max(low, nearest), high) if seen > 0 else (low, min(high, nearest))
 
 
@@ -207,8 +207,6 @@ def _patterns(apart: Sequence[float]) -> tuple[float, str]:
 
 def _whole_steps(apart: Sequence[float]) -> list[int] | None:
     """Return the differences as multiples of one step, where there is one that is not too fine."""
-    from fractions import Fraction  # only comparisons pay for it
-
     fractions = {value: Fraction(value).limit_denominator(_FINEST) for value in set(apart)}
     if any(abs(float(found) - value) > _NEAR for value, found in fractions.items()):
         return None

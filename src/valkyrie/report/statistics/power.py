@@ -6,7 +6,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from valkyrie.report.statistics.intervals import Interval, mean, mean_interval, means_interval, variance
+from valkyrie.report.statistics.intervals import (
+    Interval,
+    mean,
+    mean_interval,
+    means_interval,
+    normal_distribution,
+    variance,
+)
 
 POWER = 0.8
 ALPHA = 0.05
@@ -42,9 +49,7 @@ class _Bar:
 
     @property
     def z(self) -> float:
-        from statistics import NormalDist
-
-        return NormalDist().inv_cdf(1 - self.alpha / 2)
+        return normal_distribution().inv_cdf(1 - self.alpha / 2)
 
     @property
     def fewest(self) -> int:
