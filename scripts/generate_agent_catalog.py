@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from valkyrie import plugins
-from valkyrie.agents.catalog.entries import CATALOG, CatalogAgent, KeyGroup
+from valkyrie.agents.catalog import CATALOG, CatalogAgent, KeyGroup
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "reference" / "agent-catalog.md"
 HEAD = """# Agent catalogue

@@ -13,9 +13,9 @@ import pytest
 from sandboxes.local import LocalProvider
 from sandboxes.protocol import SandboxProvider
 from sandboxes.types import Command, SandboxCreateRequest
-from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
+from valkyrie.agents.catalog import CATALOG
 from valkyrie.agents.layers import LayerCache
-from valkyrie.agents.protocol import AgentExit, AgentTrial
+from valkyrie.agents.protocol import AgentExit, AgentOptions, AgentTrial
 from valkyrie.domain import TaskSpec, Timeouts
 from valkyrie.errors import ValkyrieError
 from valkyrie.executor.proxies import ModelProxies

@@ -10,9 +10,9 @@ import pytest
 from sandboxes.local import LocalProvider
 from sandboxes.types import Command, SandboxCreateRequest
 from tests.abilities import need_local_sandboxes
-from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
+from valkyrie.agents.catalog import CATALOG
 from valkyrie.agents.layers import LayerCache
-from valkyrie.agents.protocol import AgentTrial
+from valkyrie.agents.protocol import AgentOptions, AgentTrial
 from valkyrie.domain import TaskSpec, Timeouts
 from valkyrie.plugins import load_target
 from valkyrie.trial.context import AgentEnvironment

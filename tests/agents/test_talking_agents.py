@@ -10,8 +10,7 @@ import pytest
 
 from tests.abilities import need_local_sandboxes
 from tests.agents.talks import WORKSPACE, Room, Talk, heard
-from valkyrie.agents.catalog.entries import CATALOG
-from valkyrie.agents.protocol import skills_at
+from valkyrie.agents.catalog import CATALOG
 from valkyrie.plugins import load_target
 from valkyrie.testing import ModelServer, Say, Script, Shell, ToolRequest
 from valkyrie.trajectory.transcript import turn_slice
@@ -111,7 +110,7 @@ async def test_it_takes_up_a_skill(room: Room, talker: Talker) -> None:
     assert "Use when tidying up." in first and "Put the pelican away." not in first
     assert "Put the pelican away." in last
     assert [event.data["name"] for event in told.transcript.of_type("skill_activation")] == ["tidy"]
-    folder = skills_at(load_target(CATALOG[talker.name].target)).split("/")[0]
+    folder = load_target(CATALOG[talker.name].target).capabilities.skills_at.split("/")[0]
     assert f"{WORKSPACE}/{folder}" not in told.left
 
 

@@ -13,7 +13,7 @@ from sandboxes.local import LocalProvider, probe
 from sandboxes.types import Command, SandboxCreateRequest
 from tests.hostile.test_hostile_agents import Scene
 from tests.integration.conftest import end_executor
-from valkyrie.agents.catalog.installed import skills_shown
+from valkyrie.agents.installed import skills_shown
 from valkyrie.domain import TaskSpec
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.trial.outputs import ARCHIVE

@@ -6,8 +6,7 @@ import asyncio
 import hashlib
 from typing import ClassVar
 
-from valkyrie.agents.catalog.entries import AgentOptions
-from valkyrie.agents.protocol import AgentExit, AgentTrial, AgentUsage
+from valkyrie.agents.protocol import AgentExit, AgentOptions, AgentTrial, AgentUsage
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.domain import Grade, Json, TaskSpec
 from valkyrie.testing.null import NapAgent, NullBenchmark

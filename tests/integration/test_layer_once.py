@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.abilities import need_local_sandboxes
-from valkyrie.agents.layers.cache import BUILDS
+from valkyrie.agents.layers import BUILDS
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, TrialFilter
 

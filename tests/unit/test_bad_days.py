@@ -35,7 +35,7 @@ sys.stdin.read()
 FETCHES = """
 import asyncio, sys
 from pathlib import Path
-from valkyrie.agents.layers.installation import run_tool
+from valkyrie.agents.packages import run_tool
 from valkyrie.cli.agent import _ended_by_sigterm
 script = "echo $$; sleep 1000 & echo $!; wait"
 argv = ["/bin/sh", "-c", script]

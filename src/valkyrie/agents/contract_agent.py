@@ -10,20 +10,46 @@ import shutil
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from benchmark_runner.agent_bundle.bundle import PLACE, digest_unpacked, unpack
-from benchmark_runner.agent_bundle.resolution import ResolvedContract
+from benchmark_runner.agent_bundle.bundle import (
+    PLACE,
+    copy_archive,
+    digest_archive,
+    digest_folder,
+    digest_unpacked,
+    pack,
+    read_contract,
+    unpack,
+)
+from benchmark_runner.agent_bundle.contract import load_contract
+from benchmark_runner.agent_bundle.resolution import ResolvedContract, misspelt, resolve
+from benchmark_runner.archive import file_sha256
 from sandboxes.folder_contents import FolderEntry, walk_folder
 from sandboxes.masker import Masker
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
-from valkyrie.agents.catalog.entries import exit_of
 from valkyrie.agents.command import bring_out
-from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
+from valkyrie.agents.protocol import (
+    AgentCapabilities,
+    AgentExit,
+    AgentOptions,
+    AgentTrial,
+    LayerSpec,
+    OutputArtifact,
+    PreparedAgent,
+    exit_of,
+)
 from valkyrie.domain import Json, TaskSpec
-from valkyrie.errors import AgentInstallError, BundleError, SandboxFailedError
+from valkyrie.errors import (
+    AgentInstallError,
+    BundleError,
+    ContractValidationError,
+    SandboxFailedError,
+    UsageError,
+)
 from valkyrie.trajectory.transcript import TRANSCRIPT, mend_cut
 
 HEAD_LINES, TAIL_LINES = 5, 8
@@ -71,25 +97,23 @@ class BundleCache:
 class ContractAgent:
     """Installs its bundle as `/bundle/<name>` and runs the contract's commands."""
 
+    capabilities = AgentCapabilities()
+    layer: LayerSpec | None = None
     needs_solution = False
 
     def __init__(self, frozen: Json, archive: Path, cache: BundleCache) -> None:
-        self._frozen = frozen
+        self.frozen = frozen
         self._archive = archive
         self._cache = cache
         self.contract = ResolvedContract.from_json(frozen["contract"])
 
     @property
     def name(self) -> str:
-        return str(self._frozen["name"])
-
-    @property
-    def frozen(self) -> Json:
-        return self._frozen
+        return str(self.frozen["name"])
 
     @property
     def digest(self) -> str:
-        return str(self._frozen["digest"])
+        return str(self.frozen["digest"])
 
     @property
     def secrets(self) -> Mapping[str, str]:
@@ -111,7 +135,7 @@ class ContractAgent:
     async def install(self, trial: AgentTrial) -> None:
         """Upload the bundle and run `install_cmd` in it, if there is one, as root."""
         folder = await asyncio.to_thread(
-            self._cache.unpacked, self._archive, str(self._frozen["bundle_digest"])
+            self._cache.unpacked, self._archive, str(self.frozen["bundle_digest"])
         )
         await trial.sandbox.upload_folder(folder, self.bundle_folder)
         if self.contract.install_cmd is None:
@@ -258,6 +282,69 @@ class OutputEnds:
             return
         self._left_out += len(self._lines) == self._lines.maxlen
         self._lines.append(line)
+
+
+def prepare_bundle(source: Path, name: str | None, options: AgentOptions) -> PreparedAgent:
+    """Return the agent in a folder or an archive, its contract filled; `name` is what it was pushed as."""
+    if source.suffix == ".zip" and source.is_file():
+        file, text = read_contract(source)
+        contract = load_contract(text, where=f"{source}/{file}")
+        bundle_digest = digest_archive(source)
+    elif source.is_dir():
+        contract, bundle_digest = load_contract(source), digest_folder(source)
+    else:
+        raise UsageError(
+            f"{source} is no folder. An agent is a folder with a contract.yaml (`valk agent init NAME`)."
+        )
+    secrets = {**contract.environment, **options.secrets}
+    try:
+        resolved = replace(resolve(contract, options.model, options.kwargs), secrets=secrets)
+    except ContractValidationError as error:
+        error.secrets = secrets
+        raise
+    digest = contract_digest(bundle_digest, resolved)
+    frozen = {
+        "kind": "bundle",
+        "name": name or contract.name,
+        "digest": digest,
+        "bundle_digest": bundle_digest,
+        "contract": resolved.to_json(),
+    }
+    return PreparedAgent(
+        name=name or contract.name,
+        digest=digest,
+        frozen=frozen,
+        secrets=resolved.secrets,
+        model=resolved.model,
+        kwargs=resolved.kwargs,
+        final_output=resolved.final_output,
+        output_artifacts=resolved.output_artifacts,
+        egress_allowlist=resolved.egress_allowlist,
+        notices=misspelt(contract),
+        source=source.resolve(),
+    )
+
+
+def freeze_bundle(frozen: Json, source: Path, archive: Path) -> Json:
+    """Copy a bundle to `archive`; return what `open_bundle` needs."""
+    if source.is_dir():
+        digest = pack(source, frozen["contract"]["name"], archive)
+    else:
+        copy_archive(source, archive)
+        digest = digest_archive(archive)
+    if digest != frozen["bundle_digest"]:
+        archive.unlink()
+        raise BundleError(f"{source} changed while it was being read; start again.")
+    return frozen | {"archive": archive.name, "archive_sha256": file_sha256(archive)}
+
+
+def open_bundle(frozen: Json, archive: Path, cache: Path) -> ContractAgent:
+    """Return the agent that was frozen into `archive`."""
+    if not archive.is_file():
+        raise BundleError(f"the run's copy of its agent is missing: {archive}.")
+    if file_sha256(archive) != frozen["archive_sha256"]:
+        raise BundleError(f"{archive} is not the agent that was frozen into the run; it was changed since.")
+    return ContractAgent(frozen, archive, BundleCache(cache))
 
 
 def contract_digest(bundle_digest: str, contract: ResolvedContract) -> str:

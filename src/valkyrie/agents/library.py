@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 from benchmark_runner.agent_bundle import CONTRACT_FILES
 from benchmark_runner.agent_bundle.bundle import NAME, NAME_RULE, digest_archive, pack, unpack
 from benchmark_runner.archive import new_file
-from valkyrie.agents.catalog.entries import CATALOG
+from valkyrie.agents.catalog import CATALOG
 from valkyrie.artifact_store.protocol import AGENTS, agent_key
 from valkyrie.domain import content_digest
 from valkyrie.errors import BundleError, UnknownError, UsageError, paths_shown_as

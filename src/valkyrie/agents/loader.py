@@ -5,27 +5,23 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark_runner.agent_bundle import CONTRACT_FILES
-from benchmark_runner.agent_bundle.resolution import misspelt, resolve
 from valkyrie import plugins
-from valkyrie.agents.catalog.entries import CATALOG, AgentOptions, KeyGroup
+from valkyrie.agents.catalog import CATALOG, KeyGroup
 from valkyrie.agents.protocol import (
-    SKILLS_AT,
     Agent,
+    AgentCapabilities,
+    AgentOptions,
+    LayerSpec,
     OutputArtifact,
-    converses,
-    skills_at,
-    takes_mcp,
-    takes_skills,
+    PreparedAgent,
 )
 from valkyrie.domain import Json
 from valkyrie.errors import (
-    BundleError,
-    ContractValidationError,
     UsageError,
     UserError,
     ValkyrieError,
@@ -35,7 +31,6 @@ from valkyrie.plugins import is_target
 from valkyrie.text import did_you_mean
 
 if TYPE_CHECKING:
-    from benchmark_runner.agent_bundle.contract import AgentContract
     from valkyrie.agents.library import Library
 
 
@@ -44,37 +39,6 @@ ARCHIVE_NAME = "agent.zip"
 _FILE = re.compile(r"file:(/.+\.py):([A-Za-z_]\w*)", re.DOTALL)
 """A class in a file of this machine, as `agents.executors` writes it."""
 _UPLOAD = re.compile("upload:([0-9a-f]{64})")
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedAgent:
-    """An agent found and checked, not yet frozen into a run."""
-
-    name: str
-    digest: str
-    """What trials are identified by; the frozen agent has the same."""
-    frozen: Json
-    """Plain data; `freeze` adds where the archive is."""
-    secrets: Mapping[str, str]
-    """Environment variable → secret name."""
-    model: str | None = None
-    kwargs: Mapping[str, Any] | None = None
-    final_output: str | None = None
-    output_artifacts: Sequence[OutputArtifact] = ()
-    egress_allowlist: Sequence[str] = ()
-    needs_solution: bool = False
-    keys: Sequence[KeyGroup] = ()
-    """API keys of which some are needed; planning looks which there are."""
-    notices: Sequence[str] = ()
-    """What its author should know, and what keeps nothing from running."""
-    converses: bool = False
-    skills_at: str = SKILLS_AT
-    takes_mcp: bool = False
-    takes_mcp_headers: bool = True
-    takes_skills: bool = False
-    """What `agents.abilities` asks; the agent says the same."""
-    source: Path | None = None
-    """The folder or archive a bundle comes from."""
 
 
 def open_agent(
@@ -98,22 +62,22 @@ def open_agent(
     if uploads and (match := _UPLOAD.fullmatch(spec)):
         archive = uploads(match[1])
         with paths_shown_as({archive: "the uploaded agent"}):
-            return _open_archive(archive, None, options)
+            return _prepare_bundle(archive, None, options)
     if not trusted:
         _refuse_this_machines(spec)
     elif match := _FILE.fullmatch(spec):
         return _prepare_file(Path(match[1]), match[2], options)
     elif "/" in spec or spec in (".", "..") or spec.startswith("~"):
-        return _open_path(Path(spec).expanduser(), options)
+        return _prepare_bundle(Path(spec).expanduser(), None, options)
     if spec in CATALOG:
         return _prepare("catalog", spec, CATALOG[spec].target, options)
     if plugins.is_target(spec):
         return _prepare("plugin", spec, spec, options)
     pushed = library.names()
     if spec in pushed:
-        return _open_archive(library.path(spec), spec, options)
+        return _prepare_bundle(library.path(spec), spec, options)
     if trusted and any((Path(spec) / name).is_file() for name in CONTRACT_FILES):
-        return _open_path(Path(spec), options)
+        return _prepare_bundle(Path(spec), None, options)
     if spec in plugins.names(PLUGIN_GROUP):
         return _prepare("plugin", spec, spec, options)
     known = [*CATALOG, *pushed]
@@ -135,36 +99,18 @@ def freeze(prepared: PreparedAgent, folder: Path) -> Json:
     """Copy the agent's archive into a run's own folder; returns what `open_frozen` needs."""
     if prepared.source is None:
         return prepared.frozen
-    from benchmark_runner.agent_bundle.bundle import copy_archive, digest_archive, pack
-    from benchmark_runner.archive import file_sha256
+    from valkyrie.agents.contract_agent import freeze_bundle
 
-    archive = folder / ARCHIVE_NAME
-    if prepared.source.is_dir():
-        digest = pack(prepared.source, prepared.frozen["contract"]["name"], archive)
-    else:
-        copy_archive(prepared.source, archive)
-        digest = digest_archive(archive)
-    if digest != prepared.frozen["bundle_digest"]:
-        archive.unlink()
-        raise BundleError(f"{prepared.source} changed while it was being read; start again.")
-    return prepared.frozen | {"archive": ARCHIVE_NAME, "archive_sha256": file_sha256(archive)}
+    return freeze_bundle(prepared.frozen, prepared.source, folder / ARCHIVE_NAME)
 
 
 def open_frozen(frozen: Json, folder: Path, cache: Path) -> Agent:
     """The same agent in another process; `folder` is the one it was frozen into."""
     kind = frozen["kind"]
     if kind == "bundle":
-        from benchmark_runner.archive import file_sha256
-        from valkyrie.agents.contract_agent import BundleCache, ContractAgent
+        from valkyrie.agents.contract_agent import open_bundle
 
-        archive = folder / str(frozen["archive"])
-        if not archive.is_file():
-            raise BundleError(f"the run's copy of its agent is missing: {archive}.")
-        if file_sha256(archive) != frozen["archive_sha256"]:
-            raise BundleError(
-                f"{archive} is not the agent that was frozen into the run; it was changed since."
-            )
-        return ContractAgent(frozen, archive, BundleCache(cache))
+        return open_bundle(frozen, folder / str(frozen["archive"]), cache)
     options = AgentOptions(
         frozen.get("model"), frozen.get("kwargs", {}), frozen.get("secrets", {}), frozen.get("model_url")
     )
@@ -176,6 +122,13 @@ def open_frozen(frozen: Json, folder: Path, cache: Path) -> Agent:
     if frozen["name"] not in CATALOG:
         raise UsageError(f"this version's catalogue has no agent {frozen['name']!r}.")
     return _make(CATALOG[frozen["name"]].target, options)
+
+
+def _prepare_bundle(source: Path, name: str | None, options: AgentOptions) -> PreparedAgent:
+    # Reading a contract takes yaml, which other agents do without.
+    from valkyrie.agents.contract_agent import prepare_bundle
+
+    return prepare_bundle(source, name, options)
 
 
 def _prepare(kind: str, name: str, target: str, options: AgentOptions) -> PreparedAgent:
@@ -211,11 +164,7 @@ def _prepared(agent: Agent, own: Json, options: AgentOptions, keys: Sequence[Key
         output_artifacts=agent.output_artifacts,
         needs_solution=agent.needs_solution,
         keys=keys,
-        converses=converses(agent),
-        skills_at=skills_at(agent),
-        takes_mcp=takes_mcp(agent),
-        takes_mcp_headers=getattr(agent, "takes_mcp_headers", True),
-        takes_skills=takes_skills(agent),
+        capabilities=agent.capabilities,
     )
 
 
@@ -227,75 +176,58 @@ def _made(maker: Any, target: str, options: AgentOptions) -> Agent:
     if not callable(maker):
         raise UsageError(f"{target} is no class; an agent is made by calling it with AgentOptions.")
     try:
-        agent: Agent = maker(options)
+        made = maker(options)
     except ValkyrieError:
         raise
     except Exception as error:
         # Other people's code runs here, and may raise anything.
         raise UserError(f"{target}: making the agent failed: {type(error).__name__}: {error}") from error
-    missing = [part for part in ("name", "digest", "secrets", "install", "run") if not hasattr(agent, part)]
-    if missing:
+    return adapted(made, target)
+
+
+class AdaptedAgent:
+    """An agent of other people that declares less than the protocol: the rest has the protocol's defaults.
+
+    What it can do it declares in `capabilities`, or by attributes of the same names.
+    """
+
+    def __init__(self, made: Any) -> None:
+        self._made = made
+        own: AgentCapabilities | None = getattr(made, "capabilities", None)
+        self.capabilities = own or AgentCapabilities.from_attributes(made)
+        self.layer: LayerSpec | None = getattr(made, "layer", None)
+        self.needs_solution: bool = getattr(made, "needs_solution", False)
+        self.final_output: str | None = getattr(made, "final_output", None)
+        self.output_artifacts: Sequence[OutputArtifact] = getattr(made, "output_artifacts", ())
+        self.install = made.install
+        self.run = made.run
+
+    @property
+    def name(self) -> str:
+        return str(self._made.name)
+
+    @property
+    def digest(self) -> str:
+        return str(self._made.digest)
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        secrets: Mapping[str, str] = self._made.secrets
+        return secrets
+
+
+NEEDED = ("name", "digest", "secrets", "install", "run")
+DECLARED = ("capabilities", "layer", "needs_solution", "final_output", "output_artifacts")
+
+
+def adapted(made: Any, target: str) -> Agent:
+    """Return what `target` made as an agent that declares all of the protocol, or raise UsageError."""
+    if missing := [part for part in NEEDED if not hasattr(made, part)]:
         raise UsageError(
             f"{target} is no agent: it lacks {', '.join(missing)} (see valkyrie.agents.protocol.Agent)."
         )
+    agent: Agent = made if all(hasattr(made, part) for part in DECLARED) else AdaptedAgent(made)
     return agent
-
-
-def _open_path(path: Path, options: AgentOptions) -> PreparedAgent:
-    if path.suffix == ".zip" and path.is_file():
-        return _open_archive(path, None, options)
-    if not path.is_dir():
-        raise UsageError(
-            f"{path} is no folder. An agent is a folder with a contract.yaml (`valk agent init NAME`)."
-        )
-    from benchmark_runner.agent_bundle.bundle import digest_folder
-    from benchmark_runner.agent_bundle.contract import load_contract
-
-    contract = load_contract(path)
-    return _bundle(contract, contract.name, digest_folder(path), path.resolve(), options)
-
-
-def _open_archive(archive: Path, name: str | None, options: AgentOptions) -> PreparedAgent:
-    from benchmark_runner.agent_bundle.bundle import digest_archive, read_contract
-    from benchmark_runner.agent_bundle.contract import load_contract
-
-    file, text = read_contract(archive)
-    contract = load_contract(text, where=f"{archive}/{file}")
-    return _bundle(contract, name or contract.name, digest_archive(archive), archive.resolve(), options)
-
-
-def _bundle(
-    contract: AgentContract, name: str, bundle_digest: str, source: Path, options: AgentOptions
-) -> PreparedAgent:
-    from valkyrie.agents.contract_agent import contract_digest
-
-    secrets = {**contract.environment, **options.secrets}
-    try:
-        resolved = replace(resolve(contract, options.model, options.kwargs), secrets=secrets)
-    except ContractValidationError as error:
-        error.secrets = secrets
-        raise
-    digest = contract_digest(bundle_digest, resolved)
-    frozen = {
-        "kind": "bundle",
-        "name": name,
-        "digest": digest,
-        "bundle_digest": bundle_digest,
-        "contract": resolved.to_json(),
-    }
-    return PreparedAgent(
-        name=name,
-        digest=digest,
-        frozen=frozen,
-        secrets=resolved.secrets,
-        model=resolved.model,
-        kwargs=resolved.kwargs,
-        final_output=resolved.final_output,
-        output_artifacts=resolved.output_artifacts,
-        egress_allowlist=resolved.egress_allowlist,
-        notices=misspelt(contract),
-        source=source,
-    )
 
 
 # What a spec's `executor:` names: in our words an agent, of the catalogue, with a contract, or a plugin.
@@ -303,13 +235,6 @@ DEFAULT = "copilot-sdk"
 """What a spec means that names none."""
 ALIASES: Mapping[str, str] = {"copilot-sdk": "copilot-cli", "claude-cli": "claude-code"}
 """Other people's names for agents of the catalogue."""
-EFFORT: Mapping[str, str] = {
-    "claude-code": "effort",
-    "codex": "effort",
-    "opencode": "variant",
-    "copilot-cli": "reasoning_effort",
-}
-"""The parameter in which each is told how hard to think; the others cannot be told."""
 _CONTRACT = "agent:"
 _HIDDEN = ("oracle",)
 """No executor of a spec: `valk oracle` runs it, on stimuli that have golden inputs."""

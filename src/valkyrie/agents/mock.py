@@ -13,8 +13,8 @@ from typing import Any
 
 from sandboxes.errors import SandboxFileNotFoundError
 from sandboxes.values import TIMEOUT_EXIT_CODE
-from valkyrie.agents.catalog.entries import NeedsNothing
-from valkyrie.agents.protocol import AgentExit, AgentTrial, AgentUsage, Trouble
+from valkyrie.agents.catalog import NeedsNothing
+from valkyrie.agents.protocol import AgentCapabilities, AgentExit, AgentTrial, AgentUsage, Trouble
 from valkyrie.domain import ExitReason, content_digest
 from valkyrie.errors import AgentError, UserError
 from valkyrie.text import did_you_mean
@@ -214,10 +214,8 @@ class Mock(NeedsNothing):
     """Answers each turn with its own words, or with a fixture's; any model's name is taken."""
 
     name = "mock"
-    converses = True
-    takes_mcp = True
+    capabilities = AgentCapabilities(converses=True, takes_mcp=True, takes_skills=True)
     """Every spec can be tried with it; it calls no server."""
-    takes_skills = True
 
     @property
     def digest(self) -> str:

@@ -14,9 +14,15 @@ from typing import ClassVar
 
 from sandboxes.masker import Masker
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command
-from valkyrie.agents.catalog.entries import AgentOptions
-from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
-from valkyrie.domain import ExitReason, Json, content_digest
+from valkyrie.agents.protocol import (
+    AgentCapabilities,
+    AgentExit,
+    AgentOptions,
+    AgentTrial,
+    LayerSpec,
+    OutputArtifact,
+)
+from valkyrie.domain import ExitReason, content_digest
 from valkyrie.errors import AgentError, UsageError, ValkyrieError
 from valkyrie.text import did_you_mean
 from valkyrie.trajectory.records import to_record
@@ -98,6 +104,7 @@ class SimpleAgent:
     """True: it uses `workspace.trial.task.mcp_servers` itself."""
     parameters: ClassVar[Sequence[str]] = ()
     """Words of `-k` it takes; they are in `self.options.kwargs`."""
+    layer: LayerSpec | None = None
     needs_solution = False
     final_output: str | None = None
     output_artifacts: Sequence[OutputArtifact] = ()
@@ -131,9 +138,8 @@ class SimpleAgent:
         )
 
     @property
-    def frozen(self) -> Json:
-        kind = type(self)
-        return {"kind": "plugin", "target": f"{kind.__module__}:{kind.__qualname__}", "name": self.name}
+    def capabilities(self) -> AgentCapabilities:
+        return AgentCapabilities.from_attributes(self)
 
     async def install(self, trial: AgentTrial) -> None:
         """Nothing to install; override it to put something into the sandbox."""

@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from benchmark_runner.agent_bundle.resolution import OutputArtifact as OutputArtifact
 from sandboxes.protocol import Sandbox
-from sandboxes.values import OutputSink
+from sandboxes.values import KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE, OutputSink
 from valkyrie.domain import ExitReason, Json, TaskSpec
 from valkyrie.errors import UsageError
 from valkyrie.text import did_you_mean
 from valkyrie.trajectory.transcript import DEFAULT_LIMIT
 
 if TYPE_CHECKING:
+    from valkyrie.agents.catalog import KeyGroup
     from valkyrie.trajectory.transcript import Transcript
 
 
 MODEL_URL = "VALKYRIE_MODEL_URL"
 """Environment variable of the agent's commands: where its model is served, if the run says so."""
+SKILLS = "skills"
+"""In a task's metadata: the names of the skills its workspace has."""
+SKILLS_AT = ".agents/skills"
+"""Where most agents look for skills, below the folder they work in."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """What the command line says about an agent: `--model`, `-k`, `-s`."""
+
+    model: str | None = None
+    kwargs: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Environment variable → secret name."""
+    model_url: str | None = None
+    """`--model-url`: its model is served there, so that no vendor's key is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +59,28 @@ class LayerSpec:
     def target(self) -> str:
         """Where it is seen in the sandbox."""
         return f"/opt/valkyrie/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCapabilities:
+    """What an agent can do besides one task told at once. The defaults are what every agent can do."""
+
+    converses: bool = False
+    """It can be told something more after it has answered; False: tasks of several turns are refused."""
+    takes_mcp: bool = False
+    """It uses the MCP servers of a task."""
+    takes_mcp_headers: bool = True
+    """It sends the headers that a server over HTTP wants."""
+    takes_skills: bool = False
+    """It is shown the skills of a task's `skills_dir`."""
+    skills_at: str = SKILLS_AT
+    """Where it looks for skills, below the folder it works in."""
+
+    @classmethod
+    def from_attributes(cls, agent: object) -> AgentCapabilities:
+        """Return what an agent declares by attributes of these names."""
+        names = [one.name for one in fields(cls)]
+        return cls(**{name: getattr(agent, name) for name in names if hasattr(agent, name)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +174,21 @@ class AgentExit:
     """What it did, of an agent that tells it here and not in a file; kept with the attempt."""
 
 
+def exit_of(code: int) -> AgentExit:
+    """Return how a command ended, with the two codes that say it did not end by itself."""
+    reasons = {TIMEOUT_EXIT_CODE: ExitReason.TIMEOUT, KILLED_EXIT_CODE: ExitReason.OS_KILLED}
+    return AgentExit(code, reasons.get(code))
+
+
 class Agent(Protocol):
-    """What is tested: installed into a sandbox, then run on one task."""
+    """What is tested: installed into a sandbox, then run on one task.
+
+    Other people's agents need `name`, `digest`, `secrets`, `install` and `run`; where they are loaded, they
+    are given the rest.
+    """
 
     @property
     def name(self) -> str: ...
-
-    @property
-    def frozen(self) -> Json:
-        """Plain data from which `agents.open_frozen` makes the same agent again, in another process."""
-        ...
 
     @property
     def digest(self) -> str:
@@ -169,6 +213,16 @@ class Agent(Protocol):
         """True for the oracle: tasks without a solution are refused before start."""
         ...
 
+    @property
+    def capabilities(self) -> AgentCapabilities:
+        """What it can do; looked at before anything is started."""
+        ...
+
+    @property
+    def layer(self) -> LayerSpec | None:
+        """Software that is installed once for it and shown to every trial; None for an agent without."""
+        ...
+
     async def install(self, trial: AgentTrial) -> None:
         """Put the agent into the sandbox. Raises AgentInstallError."""
         ...
@@ -178,10 +232,30 @@ class Agent(Protocol):
         ...
 
 
-def layer_of(agent: Agent) -> LayerSpec | None:
-    """Return what is to be installed once for the agent; agents of other people need not know the word."""
-    found: LayerSpec | None = getattr(agent, "layer", None)
-    return found
+@dataclass(frozen=True, slots=True)
+class PreparedAgent:
+    """An agent found and checked, not yet frozen into a run."""
+
+    name: str
+    digest: str
+    """What trials are identified by; the frozen agent has the same."""
+    frozen: Json
+    """Plain data; `freeze` adds where the archive is."""
+    secrets: Mapping[str, str]
+    """Environment variable → secret name."""
+    model: str | None = None
+    kwargs: Mapping[str, Any] | None = None
+    final_output: str | None = None
+    output_artifacts: Sequence[OutputArtifact] = ()
+    egress_allowlist: Sequence[str] = ()
+    needs_solution: bool = False
+    keys: Sequence[KeyGroup] = ()
+    """API keys of which some are needed; planning looks which there are."""
+    notices: Sequence[str] = ()
+    """What its author should know, and what keeps nothing from running."""
+    capabilities: AgentCapabilities = AgentCapabilities()
+    source: Path | None = None
+    """The folder or archive a bundle comes from."""
 
 
 # Tool servers (MCP) a task gives its agent, checked and in one form; each agent writes them in its own.
@@ -308,54 +382,23 @@ def _entry(server: McpServer, stdio: str) -> Json:
     return {"type": stdio, "command": program, "args": args, "env": dict(server.env)}
 
 
-# What an agent can do, asked before anything is started: converse, take up skills, use tool servers.
-#
-# An agent says so by attributes; one that knows nothing of them can do the least.
-
-SKILLS = "skills"
-"""In a task's metadata: the names of the skills its workspace has."""
-SKILLS_AT = ".agents/skills"
-"""Where most agents look for skills, below the folder they work in."""
-
-
-def converses(agent: object) -> bool:
-    """Return whether it can be told something more after it has answered."""
-    return bool(getattr(agent, "converses", False))
-
-
-def takes_mcp(agent: object) -> bool:
-    """Return whether it uses the MCP servers of a task."""
-    return bool(getattr(agent, "takes_mcp", False))
-
-
-def takes_skills(agent: object) -> bool:
-    """Return whether it is shown the skills of a task's `skills_dir`."""
-    return bool(getattr(agent, "takes_skills", False))
-
-
-def skills_at(agent: object) -> str:
-    """The folder below the workspace where it looks for skills."""
-    return str(getattr(agent, "skills_at", SKILLS_AT))
-
-
 def skills_of(task: TaskSpec) -> tuple[str, ...]:
     """The skills an agent finds in the task's workspace."""
     return tuple(task.metadata.get(SKILLS, ()))
 
 
-def refuses(agent: object, task: TaskSpec) -> str | None:
-    """Return why this agent (or prepared agent) cannot be run on this task, naming both; None when it can."""
-    name = getattr(agent, "name", "the agent")
-    if len(task.turns) > 1 and not converses(agent):
+def refuses(name: str, capabilities: AgentCapabilities, task: TaskSpec) -> str | None:
+    """Return why the agent `name` cannot be run on this task, naming both; None when it can."""
+    if len(task.turns) > 1 and not capabilities.converses:
         return (
             f"{task.id} has {len(task.turns)} turns, and the agent {name} cannot hold a conversation. "
             "Use one that can (valk agent catalog), or write a single prompt."
         )
     if not task.mcp_servers:
         return None
-    if not takes_mcp(agent) and task.tools_optional:
+    if not capabilities.takes_mcp and task.tools_optional:
         return None
-    if not takes_mcp(agent):
+    if not capabilities.takes_mcp:
         servers = ", ".join(task.mcp_servers)
         return f"{task.id} has MCP servers ({servers}), and the agent {name} takes none."
     try:
@@ -363,6 +406,6 @@ def refuses(agent: object, task: TaskSpec) -> str | None:
     except UsageError as error:
         return f"{task.id}: {error}"
     no_headers = [server.name for server in servers_found if server.headers]
-    if no_headers and not getattr(agent, "takes_mcp_headers", True):
+    if no_headers and not capabilities.takes_mcp_headers:
         return f"{task.id}: the agent {name} sends no headers to an MCP server ({', '.join(no_headers)})."
     return None

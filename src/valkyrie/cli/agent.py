@@ -16,11 +16,12 @@ import click
 from sandboxes.registry import open_provider
 from sandboxes.types import ImageSource
 from valkyrie import plugins
-from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
-from valkyrie.agents.layers import LayerCache, kind_of_host, kind_of_root, read_manifest
-from valkyrie.agents.layers.cache import as_json, layers_in
+from valkyrie.agents.catalog import CATALOG
+from valkyrie.agents.layers import LayerCache, as_json, layers_in, read_manifest
 from valkyrie.agents.library import checked_out
 from valkyrie.agents.loader import PLUGIN_GROUP
+from valkyrie.agents.packages import kind_of_host, kind_of_root
+from valkyrie.agents.protocol import AgentOptions
 from valkyrie.agents.scaffold import init_agent
 from valkyrie.cli.options import (
     Number,
@@ -44,8 +45,8 @@ from valkyrie.text import did_you_mean
 from valkyrie.views import to_json
 
 if TYPE_CHECKING:
-    from valkyrie.agents.catalog.entries import CatalogAgent
-    from valkyrie.agents.layers import RootKind
+    from valkyrie.agents.catalog import CatalogAgent
+    from valkyrie.agents.packages import RootKind
     from valkyrie.agents.protocol import LayerSpec
     from valkyrie.views import AgentView
 

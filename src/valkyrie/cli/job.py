@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from valkyrie.agents.catalog.entries import CATALOG
+from valkyrie.agents.catalog import CATALOG
 from valkyrie.cli.options import Decorated, Number, WholeNumber, tracker, verb
 from valkyrie.cli.output import Output, write_json
 from valkyrie.cli.vocabulary import WordsOption, between_commas, parse_agent

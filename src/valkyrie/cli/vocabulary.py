@@ -72,7 +72,7 @@ def _path_end(word: str) -> int | None:
 
 def _class_end(word: str) -> int | None:
     """Where `package.module:Class` ends, if there is such a package and no agent is called so."""
-    from valkyrie.agents.catalog.entries import CATALOG
+    from valkyrie.agents.catalog import CATALOG
 
     found = _CLASS.match(word)
     if found is None or word.partition(":")[0] in CATALOG:
@@ -81,7 +81,7 @@ def _class_end(word: str) -> int | None:
 
 
 def _needs_model(name: str) -> bool:
-    from valkyrie.agents.catalog.entries import CATALOG
+    from valkyrie.agents.catalog import CATALOG
 
     return name in CATALOG and CATALOG[name].needs_model
 

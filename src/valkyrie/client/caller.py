@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from valkyrie import plugins, secrets
-from valkyrie.agents.catalog.entries import CATALOG
+from valkyrie.agents.catalog import CATALOG
 from valkyrie.benchmarks.catalog import SHIPPED
 from valkyrie.benchmarks.service import address
 from valkyrie.config import values as config

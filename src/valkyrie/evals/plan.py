@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from benchmark_runner.agent_bundle import CONTRACT_FILES
 from valkyrie import plugins
-from valkyrie.agents.catalog.entries import CATALOG
-from valkyrie.agents.loader import EFFORT, AgentChoice, agent_for, known_executors
-from valkyrie.agents.protocol import SKILLS_AT, skills_at
+from valkyrie.agents.catalog import CATALOG
+from valkyrie.agents.loader import AgentChoice, agent_for, known_executors
+from valkyrie.agents.protocol import SKILLS_AT
 from valkyrie.benchmarks.eval_spec.benchmark import FIXTURES
 from valkyrie.benchmarks.eval_spec.snapshots import folder_name
 from valkyrie.benchmarks.eval_spec.source import (
@@ -376,7 +376,7 @@ def _hidden(request: EvalRequest) -> tuple[str, ...]:
 def _skills_at(agent: AgentChoice) -> str:
     """Return where the agent looks for skills, below its workspace."""
     entry = CATALOG.get(agent.spec_for_open_agent)
-    return skills_at(plugins.load_target(entry.target)) if entry else SKILLS_AT
+    return str(plugins.load_target(entry.target).capabilities.skills_at) if entry else SKILLS_AT
 
 
 def _run_request(
@@ -412,8 +412,8 @@ def _own_kwargs(spec: EvalSpec, request: EvalRequest, agent: AgentChoice) -> dic
     found: dict[str, str] = {}
     if request.executor is None and agent.name == spec.defaults.executor:
         found = {key: str(value) for key, value in spec.defaults.executor_config.items()}
-    effort = spec.defaults.reasoning_effort
-    return {EFFORT[agent.name]: effort, **found} if effort and agent.name in EFFORT else found
+    effort, entry = spec.defaults.reasoning_effort, CATALOG.get(agent.name)
+    return {entry.effort: effort, **found} if effort and entry and entry.effort else found
 
 
 def _refuse_same_workspace(planned: Sequence[PlannedEval], root: Path | None) -> None:

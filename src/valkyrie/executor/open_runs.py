@@ -20,7 +20,7 @@ from sandboxes.registry import open_provider
 from sandboxes.types import DaytonaProviderConfig
 from valkyrie import agents, benchmarks
 from valkyrie.agents.layers import LayerCache
-from valkyrie.agents.protocol import Agent, layer_of
+from valkyrie.agents.protocol import Agent
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.benchmarks.scores import computed, confirmed_score, grades_of
 from valkyrie.config import values as config
@@ -202,7 +202,7 @@ class OpenRuns:
         url = settings.model_url
         # Without isolation there is no wall, and no door is needed.
         door = self._model_doors.to(url) if url and settings.provider != "process" else None
-        return AgentEnvironment(self.layers, layer_of(agent), url, door)
+        return AgentEnvironment(self.layers, agent.layer, url, door)
 
     async def _access(self, row: Any, provider: SandboxProvider) -> DaytonaProviderConfig | None:
         """Return how the run's benchmark reaches its sandboxes; None for benchmarks that are given them."""

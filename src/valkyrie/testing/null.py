@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink
-from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
+from valkyrie.agents.protocol import AgentCapabilities, AgentExit, AgentTrial, LayerSpec, OutputArtifact
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.domain import FinalScore, Grade, Json, TaskSpec
 from valkyrie.errors import UsageError
@@ -94,12 +94,13 @@ class NapAgent:
     """Waits as long as the task says."""
 
     name = "nap"
-    frozen: ClassVar[Json] = {"kind": "plugin", "target": "valkyrie.testing.null:NapAgent"}
     digest = "nap:1"
     secrets: Mapping[str, str] = {}
     final_output: str | None = None
     output_artifacts: Sequence[OutputArtifact] = ()
     needs_solution = False
+    capabilities = AgentCapabilities()
+    layer: LayerSpec | None = None
 
     def __init__(self, options: object = None) -> None:
         _ = options
@@ -117,7 +118,6 @@ class OneCommandAgent(NapAgent):
     """Runs one `true` in the sandbox: what a sandboxed trial costs at the least."""
 
     name = "one-command"
-    frozen: ClassVar[Json] = {"kind": "plugin", "target": "valkyrie.testing.null:OneCommandAgent"}
     digest = "one-command:1"
 
     async def run(self, trial: AgentTrial) -> AgentExit:

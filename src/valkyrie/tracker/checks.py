@@ -12,7 +12,7 @@ from sandboxes.registry import PROVIDERS
 from sandboxes.types import Capabilities
 from sandboxes.values import host_memory_mb
 from valkyrie.agents import PreparedAgent
-from valkyrie.agents.catalog.entries import CATALOG
+from valkyrie.agents.catalog import CATALOG
 from valkyrie.agents.protocol import refuses
 from valkyrie.config import values
 from valkyrie.domain import DEFAULT_ORG, Json, TaskSpec, VerifyMode
@@ -270,7 +270,7 @@ def unfit(
             "runs the image itself, in a container, --provider daytona in Daytona's cloud."
         )
     problems += _unbuilt(images, capabilities, request)
-    problems += [refused for task in tasks if (refused := refuses(agent, task))]
+    problems += [refused for task in tasks if (refused := refuses(agent.name, agent.capabilities, task))]
     problems += _unconnected(tasks, agent, capabilities, request)
     problems += _unknown_users(tasks, capabilities, request)
     if request.verify == "fresh" and not capabilities.carries_work:
@@ -408,8 +408,8 @@ def untooled(tasks: Sequence[TaskSpec], agent: PreparedAgent) -> list[str]:
     if agent.needs_solution:
         return []
     offers = {
-        "MCP servers": [task for task in tasks if task.mcp_servers and not agent.takes_mcp],
-        "skills": [task for task in tasks if task.skills_dir and not agent.takes_skills],
+        "MCP servers": [task for task in tasks if task.mcp_servers and not agent.capabilities.takes_mcp],
+        "skills": [task for task in tasks if task.skills_dir and not agent.capabilities.takes_skills],
     }
     return [
         f"{_names(found, 'offers', 'offer')} {what}, which {agent.name} does not take: it is tried without."

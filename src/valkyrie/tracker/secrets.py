@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from sandboxes.registry import PROVIDERS
 from valkyrie import secrets
 from valkyrie.agents import PreparedAgent
-from valkyrie.agents.catalog.entries import KeyGroup
+from valkyrie.agents.catalog import KeyGroup
 from valkyrie.benchmarks.service import address
 from valkyrie.benchmarks.service.address import HOSTED, check_headers
 from valkyrie.config import values as config

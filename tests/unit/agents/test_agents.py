@@ -342,7 +342,7 @@ def test_secrets_are_no_part_of_what_is_tested(library: AgentLibrary, tmp_path: 
 
 def test_plugins(library: AgentLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_plugin.py").write_text(
-        "from valkyrie.agents.catalog.entries import Nop\n"
+        "from valkyrie.agents.catalog import Nop\n"
         "class Lazy(Nop):\n    name = 'lazy'\n"
         "    def __init__(self, options): self._options = options\n"
     )

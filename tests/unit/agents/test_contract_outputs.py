@@ -50,7 +50,7 @@ async def kept(
     folder.mkdir()
     (folder / "contract.yaml").write_text(CONTRACT.format(body=body))
     prepared = agents.open_agent(str(folder), library=AgentLibrary(root / "library"))
-    assert not prepared.converses and not prepared.takes_mcp
+    assert not prepared.capabilities.converses and not prepared.capabilities.takes_mcp
     agent = agents.open_frozen(agents.freeze(prepared, root / "run"), root / "run", root / "cache")
     places = {"kept": root / "kept", "trajectory_limit": limit}
     trial = AgentTrial(TASK, sandbox, secrets, lambda _s, _t: None, **places)

@@ -11,10 +11,9 @@ from sandboxes.null import NullProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import SandboxCreateRequest
 from valkyrie.agents import CATALOG, open_agent, open_frozen
-from valkyrie.agents.catalog.entries import AgentOptions
 from valkyrie.agents.library import AgentLibrary
 from valkyrie.agents.mock import FixtureError, Mock, read_fixture
-from valkyrie.agents.protocol import AgentExit, AgentTrial
+from valkyrie.agents.protocol import AgentExit, AgentOptions, AgentTrial
 from valkyrie.domain import ExitReason, TaskSpec, Timeouts
 from valkyrie.errors import AgentError, UsageError
 from valkyrie.trajectory.transcript import Transcript

@@ -8,7 +8,7 @@ import pytest
 
 from benchmark_runner.agent_bundle.bundle import pack
 from valkyrie import agents, plugins
-from valkyrie.agents.catalog.entries import Nop
+from valkyrie.agents.catalog import Nop
 from valkyrie.agents.library import AgentLibrary
 from valkyrie.errors import BundleError, ContractValidationError, UnknownError, UsageError
 

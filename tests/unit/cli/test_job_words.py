@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from valkyrie.agents.catalog.entries import CATALOG
+from valkyrie.agents.catalog import CATALOG
 from valkyrie.cli.vocabulary import (
     Pairs,
     VocabularyCommand,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from valkyrie.agents.catalog.claude_code import ClaudeCode
-from valkyrie.agents.catalog.entries import AgentOptions
-from valkyrie.agents.catalog.logs import AgentCommandResult
+from valkyrie.agents.command import AgentCommandResult
+from valkyrie.agents.protocol import AgentOptions
 from valkyrie.trajectory import TrajectoryError
 from valkyrie.trajectory.agent_logs import ForeignTranscript, read_foreign
 from valkyrie.trajectory.conversion import transcript_of

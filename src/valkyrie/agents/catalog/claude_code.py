@@ -7,10 +7,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from valkyrie.agents.catalog.installed import PLACEHOLDER_KEY, InstalledAgent, environment, unversioned
-from valkyrie.agents.catalog.logs import AgentCommandResult, LogSummary, at, trouble, word
-from valkyrie.agents.command import HOME, Headless
-from valkyrie.agents.protocol import AgentTrial, AgentUsage, LayerSpec, Trouble, as_json, mcp_servers
+from valkyrie.agents.catalog import CatalogAgent, KeyGroup
+from valkyrie.agents.command import HOME, AgentCommandResult, Headless, LogSummary, at, trouble, word
+from valkyrie.agents.installed import PLACEHOLDER_KEY, InstalledAgent, environment, unversioned
+from valkyrie.agents.protocol import (
+    AgentCapabilities,
+    AgentTrial,
+    AgentUsage,
+    LayerSpec,
+    Trouble,
+    as_json,
+    mcp_servers,
+)
 from valkyrie.trajectory import AgentInfo, FinalMetrics, TrajectoryBuilder
 from valkyrie.trajectory.agent_logs import ClaudeLog
 
@@ -36,18 +44,31 @@ _CAUSES: Mapping[str, str] = {
 }
 
 
+ENTRY = CatalogAgent(
+    "Anthropic's Claude Code",
+    f"{__name__}:ClaudeCode",
+    version="2.1.197",
+    keys=(KeyGroup(("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN")),),
+    effort="effort",
+    tried="solves tasks; refusals, rate limits, overflow and cuts are told apart; converses, takes up "
+    "skills, uses MCP servers",
+    tools="Agent AskUserQuestion Bash BashOutput Edit EnterPlanMode ExitPlanMode Glob Grep KillShell LS "
+    "ListMcpResourcesTool MultiEdit NotebookEdit NotebookRead Read ReadMcpResourceTool Skill "
+    "SlashCommand Task TaskOutput TaskStop TodoRead TodoWrite ToolSearch WebFetch WebSearch Write",
+)
+
+
 class ClaudeCode(InstalledAgent):
     """Runs `claude --print` with all permissions, and reads its stream-json."""
 
     name = "claude-code"
-    default_version = "2.1.197"
+    entry = ENTRY
+    capabilities = AgentCapabilities(
+        converses=True, takes_mcp=True, takes_skills=True, skills_at=".claude/skills"
+    )
     program = "node_modules/@anthropic-ai/claude-code-linux-*/claude"
     vendors = ("anthropic",)
     hosts = ("api.anthropic.com",)
-    converses = True
-    skills_at = ".claude/skills"
-    takes_skills = True
-    takes_mcp = True
     parameters: ClassVar[Mapping[str, str]] = {
         "effort": "how hard the model thinks: low, medium, high, …",
         "max_turns": "answers of the model before it is stopped",

@@ -9,11 +9,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from valkyrie.agents.catalog.entries import AgentOptions
-from valkyrie.agents.catalog.installed import PLACEHOLDER_KEY, InstalledAgent, environment, versioned
-from valkyrie.agents.catalog.logs import AgentCommandResult, LogSummary, at, json_lines, tokens, trouble, word
-from valkyrie.agents.command import HOME, Headless, bring_out
-from valkyrie.agents.protocol import AgentTrial, AgentUsage, LayerSpec, McpServer, Trouble, mcp_servers
+from valkyrie.agents.catalog import CatalogAgent, KeyGroup
+from valkyrie.agents.command import (
+    HOME,
+    AgentCommandResult,
+    Headless,
+    LogSummary,
+    at,
+    bring_out,
+    json_lines,
+    tokens,
+    trouble,
+    word,
+)
+from valkyrie.agents.installed import PLACEHOLDER_KEY, InstalledAgent, environment, versioned
+from valkyrie.agents.protocol import (
+    AgentCapabilities,
+    AgentOptions,
+    AgentTrial,
+    AgentUsage,
+    LayerSpec,
+    McpServer,
+    Trouble,
+    mcp_servers,
+)
 from valkyrie.errors import UsageError
 from valkyrie.trajectory import AgentInfo, FinalMetrics, TrajectoryBuilder
 
@@ -26,17 +45,28 @@ _EFFORT = re.compile(r"[a-z]{1,20}")
 _TOOLS = ("command_execution", "file_change", "mcp_tool_call", "web_search", "todo_list", "collab_tool_call")
 
 
+ENTRY = CatalogAgent(
+    "OpenAI's Codex",
+    f"{__name__}:Codex",
+    version="0.166.0",
+    keys=(KeyGroup(("OPENAI_API_KEY",)),),
+    effort="effort",
+    tried="solves tasks; refusals, rate limits, overflow and cuts are told apart; converses, takes up "
+    "skills, sees MCP servers",
+    tools="apply_patch collab_tool_call command_execution exec_command file_change mcp_tool_call shell "
+    "todo_list update_plan view_image web_search write_stdin",
+)
+
+
 class Codex(InstalledAgent):
     """Runs `codex exec --json` without approvals or a sandbox of its own."""
 
     name = "codex"
-    default_version = "0.166.0"
+    entry = ENTRY
+    capabilities = AgentCapabilities(converses=True, takes_mcp=True, takes_skills=True)
     program = "node_modules/@openai/codex/vendor/*/bin/codex"
     vendors = ("openai",)
     hosts = ("api.openai.com",)
-    converses = True
-    takes_skills = True
-    takes_mcp = True
     record = SESSION
     parameters: ClassVar[Mapping[str, str]] = {
         "effort": "how hard the model thinks: minimal, low, medium, high, …",

@@ -7,25 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from valkyrie.agents.catalog.installed import (
-    PLACEHOLDER_KEY,
-    InstalledAgent,
-    environment,
-    unversioned,
-    versioned,
-)
-from valkyrie.agents.catalog.logs import (
+from valkyrie.agents.catalog import CatalogAgent, KeyGroup
+from valkyrie.agents.command import (
+    HOME,
     AgentCommandResult,
     Counted,
+    Headless,
     LogSummary,
     at,
+    bring_out,
     json_lines,
     tokens,
     trouble,
     word,
 )
-from valkyrie.agents.command import HOME, Headless, bring_out
-from valkyrie.agents.protocol import AgentTrial, LayerSpec, Trouble, as_json, mcp_servers
+from valkyrie.agents.installed import PLACEHOLDER_KEY, InstalledAgent, environment, unversioned, versioned
+from valkyrie.agents.protocol import AgentCapabilities, AgentTrial, LayerSpec, Trouble, as_json, mcp_servers
 from valkyrie.errors import UsageError
 from valkyrie.trajectory import StepMetrics, TrajectoryBuilder
 from valkyrie.trajectory.agent_logs import CopilotLog
@@ -35,20 +32,34 @@ _SESSION = "7a1b6c5e-0000-4000-8000-000000000001"
 _RECORD = "copilot-session.jsonl"
 
 
+ENTRY = CatalogAgent(
+    "GitHub Copilot CLI",
+    f"{__name__}:CopilotCli",
+    version="1.0.102",
+    keys=(KeyGroup(("COPILOT_GITHUB_TOKEN", "GH_TOKEN", "GITHUB_TOKEN")),),
+    effort="reasoning_effort",
+    tried="solves tasks with a model of one's own (--model-url); GitHub's own models were not tried; "
+    "converses, takes up skills, uses MCP servers",
+    tools="apply_patch ask_user bash create edit exit_plan_mode fetch_copilot_cli_documentation glob grep "
+    "list_agents list_bash list_powershell powershell read_agent read_bash read_powershell report_intent "
+    "rg show_file skill sql stop_bash stop_powershell store_memory str_replace str_replace_editor task "
+    "task_complete update_todo view web_fetch web_search write_bash write_powershell",
+)
+
+
 class CopilotCli(InstalledAgent):
     """Runs `copilot --output-format json`."""
 
     name = "copilot-cli"
-    default_version = "1.0.102"
+    entry = ENTRY
+    capabilities = AgentCapabilities(
+        converses=True, takes_mcp=True, takes_skills=True, skills_at=".github/skills"
+    )
     program = "node_modules/@github/copilot-linux*/copilot"
     parameters: ClassVar[Mapping[str, str]] = {
         "reasoning_effort": "none, minimal, low, medium, high or xhigh"
     }
     vendors = ("anthropic", "openai", "google", "github")
-    converses = True
-    skills_at = ".github/skills"
-    takes_skills = True
-    takes_mcp = True
     record = _RECORD
     hosts = ("api.github.com", "*.githubcopilot.com", "github.com")
 

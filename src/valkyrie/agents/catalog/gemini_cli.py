@@ -6,10 +6,20 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from valkyrie.agents.catalog.installed import PLACEHOLDER_KEY, InstalledAgent, environment, unversioned
-from valkyrie.agents.catalog.logs import AgentCommandResult, Counted, LogSummary, at, tokens, trouble, word
-from valkyrie.agents.command import HOME, Headless
-from valkyrie.agents.protocol import AgentTrial, LayerSpec, McpServer, Trouble, mcp_servers
+from valkyrie.agents.catalog import CatalogAgent, KeyGroup
+from valkyrie.agents.command import (
+    HOME,
+    AgentCommandResult,
+    Counted,
+    Headless,
+    LogSummary,
+    at,
+    tokens,
+    trouble,
+    word,
+)
+from valkyrie.agents.installed import PLACEHOLDER_KEY, InstalledAgent, environment, unversioned
+from valkyrie.agents.protocol import AgentCapabilities, AgentTrial, LayerSpec, McpServer, Trouble, mcp_servers
 from valkyrie.domain import Json
 from valkyrie.trajectory import TrajectoryBuilder
 
@@ -34,17 +44,29 @@ _LEADING_ELSEWHERE = (
 """Variables that say where it sends its key; empty they say nothing."""
 
 
+ENTRY = CatalogAgent(
+    "Google's Gemini CLI",
+    f"{__name__}:GeminiCli",
+    version="0.61.0",
+    keys=(KeyGroup(("GEMINI_API_KEY", "GOOGLE_API_KEY")),),
+    tried="solves tasks; refusals look like answers; what it used is known only if it came to its end; "
+    "converses, takes up skills, uses MCP servers",
+    tools="activate_skill ask_user delegate_to_agent glob google_web_search grep_search list_directory "
+    "read_file read_many_files replace run_shell_command save_memory search_file_content web_fetch "
+    "write_file write_todos",
+)
+
+
 class GeminiCli(InstalledAgent):
     """Runs `gemini --output-format stream-json`."""
 
     name = "gemini-cli"
-    default_version = "0.61.0"
+    entry = ENTRY
+    capabilities = AgentCapabilities(
+        converses=True, takes_mcp=True, takes_skills=True, skills_at=".gemini/skills"
+    )
     program = "bin/gemini"
     vendors = ("google", "gemini")
-    converses = True
-    skills_at = ".gemini/skills"
-    takes_skills = True
-    takes_mcp = True
     hosts = ("generativelanguage.googleapis.com",)
 
     def packages(self) -> LayerSpec:

@@ -7,17 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from valkyrie.agents.catalog.installed import (
-    ELSEWHERE,
-    PLACEHOLDER_KEY,
-    InstalledAgent,
-    environment,
-    unversioned,
-    vendor_and_model,
-)
-from valkyrie.agents.catalog.logs import (
+from valkyrie.agents.catalog import ANY_VENDOR, CatalogAgent
+from valkyrie.agents.command import (
+    HOME,
     AgentCommandResult,
     Counted,
+    Headless,
     LogSummary,
     at,
     dollars,
@@ -26,8 +21,16 @@ from valkyrie.agents.catalog.logs import (
     trouble,
     word,
 )
-from valkyrie.agents.command import HOME, Headless
+from valkyrie.agents.installed import (
+    ELSEWHERE,
+    PLACEHOLDER_KEY,
+    InstalledAgent,
+    environment,
+    unversioned,
+    vendor_and_model,
+)
 from valkyrie.agents.protocol import (
+    AgentCapabilities,
     AgentTrial,
     AgentUsage,
     LayerSpec,
@@ -49,18 +52,30 @@ _NAME = "valkyrie"
 _ERRORS = ("Ran into this error", "Network error", "Unable to continue", "The error above", "Error")
 
 
+ENTRY = CatalogAgent(
+    "goose, the open-source agent that began at Block",
+    f"{__name__}:Goose",
+    version="1.52.0",
+    keys=(ANY_VENDOR,),
+    needs_model=True,
+    tried="solves tasks; refusals look like answers; npm has it for x86_64 with glibc only; converses, "
+    "takes up skills, uses MCP servers",
+    tools="analyze computercontroller__web_scrape developer__analyze developer__image_processor "
+    "developer__list_windows developer__screen_capture developer__shell developer__text_editor edit "
+    "shell text_editor todo__todo_write tree write",
+)
+
+
 class Goose(InstalledAgent):
     """Runs `goose run` with the developer tools."""
 
     name = "goose"
-    default_version = "1.52.0"
+    entry = ENTRY
+    capabilities = AgentCapabilities(
+        converses=True, takes_mcp=True, takes_mcp_headers=False, takes_skills=True
+    )
     program = "node_modules/@aaif/goose-binary-linux-*/bin/goose"
     parameters: ClassVar[Mapping[str, str]] = {"max_turns": "how often the model may be asked"}
-    needs_model = True
-    converses = True
-    takes_skills = True
-    takes_mcp = True
-    takes_mcp_headers = False
 
     def packages(self) -> LayerSpec:
         package = f"@aaif/goose-binary-linux-{{cpu}}@{self.version}"

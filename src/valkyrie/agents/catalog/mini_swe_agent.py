@@ -8,19 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from valkyrie.agents.catalog.installed import (
-    PLACEHOLDER_KEY,
-    InstalledAgent,
-    environment,
-    unversioned,
-    vendor_and_model,
-    versioned,
-)
-from valkyrie.agents.catalog.logs import (
+from valkyrie.agents.catalog import CatalogAgent, KeyGroup
+from valkyrie.agents.command import (
+    HOME,
     AgentCommandResult,
     Counted,
+    Headless,
     LogSummary,
     at,
+    bring_out,
     dollars,
     iso_time,
     items,
@@ -29,7 +25,14 @@ from valkyrie.agents.catalog.logs import (
     trouble,
     word,
 )
-from valkyrie.agents.command import HOME, Headless, bring_out
+from valkyrie.agents.installed import (
+    PLACEHOLDER_KEY,
+    InstalledAgent,
+    environment,
+    unversioned,
+    vendor_and_model,
+    versioned,
+)
 from valkyrie.agents.protocol import AgentTrial, AgentUsage, LayerSpec, Trouble
 from valkyrie.trajectory import StepMetrics, TrajectoryBuilder
 
@@ -45,15 +48,27 @@ _KEYS: Mapping[str, str] = {
 }
 
 
+ENTRY = CatalogAgent(
+    "mini-swe-agent, by the makers of SWE-bench",
+    f"{__name__}:MiniSweAgent",
+    version="2.4.6",
+    keys=(
+        KeyGroup(("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"), required=False),
+    ),
+    needs_model=True,
+    tried="solves tasks with Anthropic's and OpenAI's APIs; needs python3 in the sandbox",
+    tools="bash",
+)
+
+
 class MiniSweAgent(InstalledAgent):
     """Runs `mini` without asking anybody; what it did is read from the file it writes."""
 
     name = "mini-swe-agent"
-    default_version = "2.4.6"
+    entry = ENTRY
     program = "bin/mini"
     check = "--help"
     parameters: ClassVar[Mapping[str, str]] = {"step_limit": "how often the model may be asked"}
-    needs_model = True
 
     def packages(self) -> LayerSpec:
         return LayerSpec(self.name, self.version, pip=(f"mini-swe-agent=={self.version}", *_BESIDE))

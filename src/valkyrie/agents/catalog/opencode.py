@@ -8,17 +8,12 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from sandboxes.retry import parse_retry_after
-from valkyrie.agents.catalog.installed import (
-    PLACEHOLDER_KEY,
-    InstalledAgent,
-    environment,
-    unversioned,
-    vendor_and_model,
-    versioned,
-)
-from valkyrie.agents.catalog.logs import (
+from valkyrie.agents.catalog import ANY_VENDOR, CatalogAgent
+from valkyrie.agents.command import (
+    HOME,
     AgentCommandResult,
     Counted,
+    Headless,
     LogSummary,
     at,
     dollars,
@@ -26,8 +21,15 @@ from valkyrie.agents.catalog.logs import (
     trouble,
     word,
 )
-from valkyrie.agents.command import HOME, Headless
-from valkyrie.agents.protocol import AgentTrial, LayerSpec, McpServer, Trouble, mcp_servers
+from valkyrie.agents.installed import (
+    PLACEHOLDER_KEY,
+    InstalledAgent,
+    environment,
+    unversioned,
+    vendor_and_model,
+    versioned,
+)
+from valkyrie.agents.protocol import AgentCapabilities, AgentTrial, LayerSpec, McpServer, Trouble, mcp_servers
 from valkyrie.domain import Json
 from valkyrie.trajectory import TrajectoryBuilder
 
@@ -46,20 +48,32 @@ _ADDRESSES = {
 }
 
 
+ENTRY = CatalogAgent(
+    "opencode, the open-source terminal agent",
+    f"{__name__}:OpenCode",
+    version="1.18.33",
+    keys=(ANY_VENDOR,),
+    needs_model=True,
+    effort="variant",
+    tried="solves tasks over all four APIs; needs 1 GB of memory; waits for ever for a busy model; "
+    "converses, uses MCP servers; its skills need ripgrep in the sandbox",
+    tools="apply_patch bash codesearch edit glob grep invalid list lsp multiedit patch question read skill "
+    "task todoread todowrite webfetch websearch write",
+)
+
+
 class OpenCode(InstalledAgent):
     """Runs `opencode run --format json`."""
 
     name = "opencode"
-    default_version = "1.18.33"
+    entry = ENTRY
+    capabilities = AgentCapabilities(
+        converses=True, takes_mcp=True, takes_skills=True, skills_at=".opencode/skills"
+    )
     program = "node_modules/opencode-linux-*/bin/opencode"
     parameters: ClassVar[Mapping[str, str]] = {
         "variant": "how hard the model thinks, in the vendor's own words"
     }
-    needs_model = True
-    converses = True
-    skills_at = ".opencode/skills"
-    takes_skills = True
-    takes_mcp = True
 
     def packages(self) -> LayerSpec:
         package = f"opencode-linux-{{cpu}}{{musl}}@{self.version}"

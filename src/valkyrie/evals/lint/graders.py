@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import PurePosixPath
 
+from valkyrie.agents.catalog import CATALOG
 from valkyrie.agents.loader import ALIASES
 from valkyrie.errors import ValkyrieError
 from valkyrie.evals.lint.claims import compiled, found, items, texts
@@ -193,39 +194,11 @@ def _offered(stimulus: Stimulus) -> set[str]:
 
 # The tools of known agents by name, and patterns of tool names that match none of them.
 
-TOOLS = {
-    "claude-code": (
-        "Agent AskUserQuestion Bash BashOutput Edit EnterPlanMode ExitPlanMode Glob Grep KillShell LS "
-        "ListMcpResourcesTool MultiEdit NotebookEdit NotebookRead Read ReadMcpResourceTool Skill "
-        "SlashCommand Task TaskOutput TaskStop TodoRead TodoWrite ToolSearch WebFetch WebSearch Write"
-    ),
-    "codex": (
-        "apply_patch collab_tool_call command_execution exec_command file_change mcp_tool_call shell "
-        "todo_list update_plan view_image web_search write_stdin"
-    ),
-    "copilot-cli": (
-        "apply_patch ask_user bash create edit exit_plan_mode fetch_copilot_cli_documentation glob grep "
-        "list_agents list_bash list_powershell powershell read_agent read_bash read_powershell report_intent "
-        "rg show_file skill sql stop_bash stop_powershell store_memory str_replace str_replace_editor task "
-        "task_complete update_todo view web_fetch web_search write_bash write_powershell"
-    ),
-    "gemini-cli": (
-        "activate_skill ask_user delegate_to_agent glob google_web_search grep_search list_directory "
-        "read_file read_many_files replace run_shell_command save_memory search_file_content web_fetch "
-        "write_file write_todos"
-    ),
-    "goose": (
-        "analyze computercontroller__web_scrape developer__analyze developer__image_processor "
-        "developer__list_windows developer__screen_capture developer__shell developer__text_editor edit "
-        "shell text_editor todo__todo_write tree write"
-    ),
-    "mini-swe-agent": "bash",
-    "opencode": (
-        "apply_patch bash codesearch edit glob grep invalid list lsp multiedit patch question read skill "
-        "task todoread todowrite webfetch websearch write"
-    ),
-}
-KNOWN_TOOLS = frozenset(name for names in TOOLS.values() for name in names.split())
+
+@cache
+def known_tools() -> frozenset[str]:
+    """Return the names of all tools of the catalogue's agents."""
+    return frozenset(name for entry in CATALOG.values() for name in entry.tools.split())
 
 
 def tool_findings(spec: EvalSpec, stimulus: Stimulus, *, known_agent: bool) -> Iterator[Finding]:
@@ -247,11 +220,12 @@ def tool_findings(spec: EvalSpec, stimulus: Stimulus, *, known_agent: bool) -> I
 def _nobody_has(pattern: str, executor: str) -> str | None:
     """None where some known tool fits; else the nearest name, in words. Specs repeat their patterns a lot."""
     regex = compiled(pattern)
-    if regex is None or any(found(regex, name) for name in KNOWN_TOOLS):
+    if regex is None or any(found(regex, name) for name in known_tools()):
         return None
     # Of names that differ in case alone the last counts: the agent's own.
-    own = TOOLS.get(ALIASES.get(executor, executor), "").split()
-    return did_you_mean(pattern.strip("^$()"), [*sorted(KNOWN_TOOLS), *own])
+    entry = CATALOG.get(ALIASES.get(executor, executor))
+    own = entry.tools.split() if entry else []
+    return did_you_mean(pattern.strip("^$()"), [*sorted(known_tools()), *own])
 
 
 def _forbidden(stimulus: Stimulus) -> Iterator[tuple[str, str, GraderSpec | None]]:

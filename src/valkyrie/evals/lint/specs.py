@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from valkyrie.agents.catalog.entries import CATALOG
+from valkyrie.agents.catalog import CATALOG
 from valkyrie.agents.loader import ALIASES, agent_for
 from valkyrie.benchmarks.eval_spec.layout import is_committed
 from valkyrie.benchmarks.eval_spec.source import EvalOptions

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from sandboxes.protocol import Sandbox
-from valkyrie.agents.catalog.entries import AgentOptions
-from valkyrie.agents.catalog.installed import InstalledAgent
-from valkyrie.agents.catalog.logs import AgentCommandResult, LogSummary
-from valkyrie.agents.command import Headless
-from valkyrie.agents.protocol import AgentTrial
+from valkyrie.agents.command import AgentCommandResult, Headless, LogSummary
+from valkyrie.agents.installed import InstalledAgent
+from valkyrie.agents.protocol import AgentOptions, AgentTrial
 from valkyrie.domain import TaskSpec
 
 URL = "http://127.0.0.1:8765"

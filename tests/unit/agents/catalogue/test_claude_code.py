@@ -10,11 +10,10 @@ from typing import Any, cast
 import pytest
 
 from sandboxes.protocol import Sandbox
+from valkyrie.agents.catalog import CATALOG
 from valkyrie.agents.catalog.claude_code import KEYS, ClaudeCode
-from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
-from valkyrie.agents.catalog.logs import AgentCommandResult, LogSummary
-from valkyrie.agents.command import LogFile
-from valkyrie.agents.protocol import AgentTrial
+from valkyrie.agents.command import AgentCommandResult, LogFile, LogSummary
+from valkyrie.agents.protocol import AgentOptions, AgentTrial
 from valkyrie.domain import TaskSpec
 
 MODEL = "claude-sonnet-4-5"
@@ -195,7 +194,7 @@ def test_at_the_vendors_place_nothing_is_made_up() -> None:
 
 def test_the_catalogue_says_the_same() -> None:
     entry = CATALOG["claude-code"]
-    assert entry.version == ClaudeCode.default_version
+    assert entry.version == ClaudeCode.entry.version
     assert [group.names for group in entry.keys] == [KEYS]
 
 

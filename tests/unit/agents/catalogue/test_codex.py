@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from sandboxes.protocol import Sandbox
+from valkyrie.agents.catalog import CATALOG
 from valkyrie.agents.catalog.codex import SESSION, Codex
-from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
-from valkyrie.agents.catalog.logs import AgentCommandResult, LogSummary
-from valkyrie.agents.protocol import AgentTrial
+from valkyrie.agents.command import AgentCommandResult, LogSummary
+from valkyrie.agents.protocol import AgentOptions, AgentTrial
 from valkyrie.domain import TaskSpec
 from valkyrie.errors import UsageError
 
@@ -194,5 +194,5 @@ def test_wrong_parameters_are_refused(kwargs: dict[str, str], message: str) -> N
 
 
 def test_the_catalogue_says_the_same() -> None:
-    assert CATALOG["codex"].version == Codex.default_version
+    assert CATALOG["codex"].version == Codex.entry.version
     assert [group.names for group in CATALOG["codex"].keys] == [("OPENAI_API_KEY",)]

@@ -10,10 +10,10 @@ import pytest
 
 from sandboxes.protocol import Sandbox
 from tests.unit.agents.catalogue.test_installed_agent import EVENT, Stage, printing, stage
+from valkyrie.agents.catalog import CATALOG
 from valkyrie.agents.catalog.claude_code import ClaudeCode
 from valkyrie.agents.catalog.codex import Codex
-from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
-from valkyrie.agents.protocol import AgentTrial, mcp_servers, refuses
+from valkyrie.agents.protocol import AgentCapabilities, AgentOptions, AgentTrial, mcp_servers, refuses
 from valkyrie.domain import ExitReason, TaskSpec, Timeouts
 from valkyrie.errors import UsageError
 from valkyrie.plugins import load_target
@@ -77,28 +77,41 @@ def agents() -> dict[str, Any]:
     return {name: load_target(entry.target)(options) for name, entry in CATALOG.items()}
 
 
+def refusals(task: TaskSpec) -> dict[str, str]:
+    found = {name: refuses(name, agent.capabilities, task) for name, agent in agents().items()}
+    return {name: said for name, said in found.items() if said}
+
+
 def test_who_cannot_talk_is_refused_by_name() -> None:
     task = TaskSpec("chat", "d", "a", turns=("a", "b"))
-    refused = {name: said for name, agent in agents().items() if (said := refuses(agent, task))}
+    refused = {
+        name: said
+        for name, agent in agents().items()
+        if (said := refuses(agent.name, agent.capabilities, task))
+    }
     assert refused.keys() == {"oracle", "mini-swe-agent"}
     assert (
         "chat has 2 turns, and the agent mini-swe-agent cannot hold a conversation"
         in refused["mini-swe-agent"]
     )
-    assert refuses(object(), TaskSpec("one", "d", "a", turns=("a",))) is None
+    assert refuses("any", AgentCapabilities(), TaskSpec("one", "d", "a", turns=("a",))) is None
 
 
 def test_who_takes_no_servers_is_refused_by_name() -> None:
     task = TaskSpec("tools", "d", "a", mcp_servers={"tiny": {"command": "x"}})
-    refused = {name: said for name, agent in agents().items() if (said := refuses(agent, task))}
+    refused = {
+        name: said
+        for name, agent in agents().items()
+        if (said := refuses(agent.name, agent.capabilities, task))
+    }
     assert refused.keys() == {"oracle", "mini-swe-agent"}
     assert (
         "tools has MCP servers (tiny), and the agent mini-swe-agent takes none" in refused["mini-swe-agent"]
     )
     heads = {"web": {"type": "http", "url": "http://127.0.0.1:1", "headers": {"a": "b"}}}
     task = TaskSpec("tools", "d", "a", mcp_servers=heads)
-    assert "goose sends no headers" in str(refuses(agents()["goose"], task))
-    assert refuses(agents()["claude-code"], task) is None
+    assert "goose sends no headers" in str(refuses("goose", agents()["goose"].capabilities, task))
+    assert refuses("claude-code", agents()["claude-code"].capabilities, task) is None
 
 
 def servers(**data: Any) -> Any:
@@ -139,7 +152,7 @@ def test_wrong_servers_are_told_before_start(data: dict[str, Any], message: str)
     with pytest.raises(UsageError, match=message):
         servers(**data)
     task = TaskSpec("tools", "d", "a", mcp_servers={"tiny": data})
-    assert "tools: mcpServers.tiny" in str(refuses(ClaudeCode(AgentOptions()), task))
+    assert "tools: mcpServers.tiny" in str(refuses("claude-code", ClaudeCode.capabilities, task))
 
 
 def test_names_of_servers_are_plain() -> None:

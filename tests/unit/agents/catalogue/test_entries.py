@@ -11,8 +11,9 @@ import pytest
 
 from tests.unit.agents.catalogue.agent_logs import reading
 from valkyrie import plugins
-from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
-from valkyrie.agents.catalog.installed import InstalledAgent
+from valkyrie.agents.catalog import CATALOG
+from valkyrie.agents.installed import InstalledAgent
+from valkyrie.agents.protocol import AgentOptions
 
 INSTALLED = [name for name, entry in CATALOG.items() if entry.version]
 KEYS = {
@@ -34,7 +35,7 @@ def agent(name: str, **kwargs: str) -> InstalledAgent:
 @pytest.mark.parametrize("name", INSTALLED)
 def test_an_entry_and_its_class_agree(name: str) -> None:
     entry, found = CATALOG[name], agent(name)
-    assert (found.name, found.version, found.needs_model) == (name, entry.version, entry.needs_model)
+    assert (found.name, found.version, found.entry.needs_model) == (name, entry.version, entry.needs_model)
     assert entry.tried, "how far it was tried is not said"
     layer = found.layer
     assert (layer.name, layer.version) == (name, entry.version)
@@ -72,10 +73,12 @@ def test_a_log_of_nonsense_is_read_without_harm(name: str, tmp_path: Path) -> No
         found.trajectory.to_json()
 
 
-def test_listing_the_catalogue_loads_no_agent() -> None:
+def test_naming_the_catalogues_agents_loads_none() -> None:
     code = (
-        "import sys, valkyrie.agents.catalog.entries\n"
-        "sys.exit(any(m.startswith('valkyrie.agents.catalog.') and not m.endswith('.entries')"
-        " for m in sys.modules) or 'pydantic' in sys.modules)"
+        "import sys\n"
+        "from valkyrie.agents.catalog import CATALOG\n"
+        "assert 'codex' in CATALOG and 'codex' in list(CATALOG)\n"
+        "sys.exit(any(m.startswith('valkyrie.agents.catalog.') for m in sys.modules)"
+        " or 'pydantic' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

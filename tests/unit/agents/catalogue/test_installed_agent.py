@@ -18,8 +18,7 @@ from tests.abilities import need_local_sandboxes
 from valkyrie.agents import command
 from valkyrie.agents.catalog.claude_code import ClaudeCode
 from valkyrie.agents.catalog.codex import Codex
-from valkyrie.agents.catalog.entries import AgentOptions
-from valkyrie.agents.protocol import AgentTrial
+from valkyrie.agents.protocol import AgentOptions, AgentTrial
 from valkyrie.domain import ExitReason, TaskSpec, Timeouts
 from valkyrie.errors import AgentInstallError, UsageError
 from valkyrie.trajectory import Trajectory
@@ -126,7 +125,7 @@ async def test_what_it_did_is_kept(stage: Stage) -> None:
     assert (stage.kept / "claude-code.jsonl").read_text().count("\n") == 2
     trajectory = Trajectory.from_json((stage.kept / "trajectory.json").read_bytes())
     assert [step.source for step in trajectory.steps] == ["user", "agent"]
-    assert trajectory.agent.version == ClaudeCode.default_version
+    assert trajectory.agent.version == ClaudeCode.entry.version
     assert "complaint of ***" in stage.log
     assert "1 steps, 7 tokens in (0 cached), 2 out, $0.5000 (agent)" in stage.log
 
@@ -255,7 +254,7 @@ def test_the_digest_is_of_what_is_tested() -> None:
 
     same = digest(model="m")
     assert same == digest(model="m", secrets={"ANTHROPIC_API_KEY": "mine"}, model_url="http://127.0.0.1:1")
-    assert same == digest(model="m", kwargs={"version": ClaudeCode.default_version})
+    assert same == digest(model="m", kwargs={"version": ClaudeCode.entry.version})
     others = [digest(), digest(model="n"), digest(model="m", kwargs={"effort": "high"})]
     others.append(digest(model="m", kwargs={"version": "2.0.0"}))
     assert len({same, *others, Codex(AgentOptions(model="m")).digest}) == 6

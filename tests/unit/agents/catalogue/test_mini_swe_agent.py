@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.unit.agents.catalogue.agent_logs import URL, command, made, reading, steps, used
-from valkyrie.agents.catalog.logs import LogSummary
 from valkyrie.agents.catalog.mini_swe_agent import MiniSweAgent
+from valkyrie.agents.command import LogSummary
 
 MODEL = "anthropic/claude-sonnet-4-5"
 

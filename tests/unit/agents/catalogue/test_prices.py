@@ -8,11 +8,19 @@ import sys
 import pytest
 
 from valkyrie.agents.catalog.claude_code import ClaudeCode
-from valkyrie.agents.catalog.entries import AgentOptions
-from valkyrie.agents.catalog.installed import cost_of
-from valkyrie.agents.protocol import AgentUsage
+from valkyrie.agents.protocol import AgentOptions, AgentUsage
+from valkyrie.prices import price
 
 MILLION = AgentUsage(input_tokens=1_000_000, output_tokens=1_000_000)
+
+
+def cost_of(model: str, usage: AgentUsage) -> tuple[float, str] | None:
+    return price(
+        model,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_tokens=usage.cached_tokens,
+    )
 
 
 def test_a_million_tokens_each_way_cost_what_the_vendor_publishes() -> None:
@@ -55,7 +63,7 @@ def test_more_cached_than_sent_is_taken_as_all_cached() -> None:
 
 
 def test_the_price_list_is_not_loaded_before_it_is_asked() -> None:
-    code = "import sys, valkyrie.agents.catalog.installed; sys.exit('genai_prices' in sys.modules)"
+    code = "import sys, valkyrie.agents.installed; sys.exit('genai_prices' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -8,7 +8,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-from valkyrie.agents.layers.cache import BUILDS
+from valkyrie.agents.layers import BUILDS
 
 
 def npm_package(folder: Path, name: str, version: str = "1.0.0", script: str | None = None) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from valkyrie.agents.layers.installation import RootKind, filled, read_kind
+from valkyrie.agents.packages import RootKind, filled, read_kind
 from valkyrie.errors import InfrastructureError, UserError
 
 pytestmark = pytest.mark.slow

@@ -21,11 +21,30 @@ from sandboxes.errors import SandboxError
 from sandboxes.masker import Masker
 from sandboxes.protocol import Sandbox
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
-from valkyrie.agents.catalog.entries import AgentOptions, exit_of
-from valkyrie.agents.catalog.logs import AgentCommandResult, Clock, LogSummary, append, together, used_in
-from valkyrie.agents.command import LOG_LIMIT, Headless, LogFile, make_home
-from valkyrie.agents.protocol import AgentExit, AgentTrial, AgentUsage, LayerSpec, OutputArtifact
-from valkyrie.domain import MAX_TURNS, Json, TaskSpec, content_digest
+from valkyrie.agents.catalog import CatalogAgent
+from valkyrie.agents.command import (
+    LOG_LIMIT,
+    AgentCommandResult,
+    Clock,
+    Headless,
+    LogFile,
+    LogSummary,
+    append,
+    make_home,
+    together,
+    used_in,
+)
+from valkyrie.agents.protocol import (
+    AgentCapabilities,
+    AgentExit,
+    AgentOptions,
+    AgentTrial,
+    AgentUsage,
+    LayerSpec,
+    OutputArtifact,
+    exit_of,
+)
+from valkyrie.domain import MAX_TURNS, TaskSpec, content_digest
 from valkyrie.errors import AgentInstallError, UsageError
 from valkyrie.prices import price
 from valkyrie.text import did_you_mean
@@ -110,7 +129,10 @@ class InstalledAgent(ABC):
     """
 
     name: ClassVar[str]
-    default_version: ClassVar[str]
+    entry: ClassVar[CatalogAgent]
+    """What the catalogue says of it."""
+    capabilities: ClassVar[AgentCapabilities] = AgentCapabilities()
+    """One that converses has `resumed`; one that takes MCP servers gives them in `headless`."""
     program: ClassVar[str]
     """Where the executable is below the layer; a shell pattern, as packages name platforms."""
     check: ClassVar[str] = "--version"
@@ -119,19 +141,8 @@ class InstalledAgent(ABC):
     """`-k` words besides `version`, and what each does."""
     vendors: ClassVar[Sequence[str]] = ()
     """Words before a `/` in a model's name that say only whose it is."""
-    needs_model: ClassVar[bool] = False
     hosts: ClassVar[Sequence[str]] = ()
     """Reached besides the hosts a task allows."""
-    converses: ClassVar[bool] = False
-    """It can go on with a conversation; `resumed` says how."""
-    skills_at: ClassVar[str] = ".agents/skills"
-    """Where it looks for skills, below the folder it works in."""
-    takes_skills: ClassVar[bool] = False
-    """It takes up what it finds there."""
-    takes_mcp: ClassVar[bool] = False
-    """`headless` gives it the task's MCP servers."""
-    takes_mcp_headers: ClassVar[bool] = True
-    """It sends the headers a server over HTTP wants."""
     record: ClassVar[str | None] = None
     """The file `bring` keeps of the session's own record, if it grows from turn to turn."""
     behaviour: ClassVar[int] = 1
@@ -150,13 +161,13 @@ class InstalledAgent(ABC):
                 known = ("version", *self.parameters)
                 hint = did_you_mean(key, known) or f" Known: {', '.join(known)}."
                 raise UsageError(f"the agent {self.name} has no parameter {key!r}.{hint}")
-        self.version = options.kwargs.get("version", self.default_version)
+        self.version = options.kwargs.get("version", self.entry.version or "")
         if not _VERSION.fullmatch(self.version):
             raise UsageError(
                 f"{self.name}: {self.version[:60]!r} is no version; an exact version is expected, like "
-                f"{self.default_version}."
+                f"{self.entry.version}."
             )
-        if self.needs_model and not options.model:
+        if self.entry.needs_model and not options.model:
             raise UsageError(f"the agent {self.name} needs a model; name one with --model.")
 
     @abstractmethod
@@ -213,18 +224,6 @@ class InstalledAgent(ABC):
         what = ["catalog", self.name, self.version, self._options.model, kwargs, self.behaviour]
         return content_digest(what)
 
-    @property
-    def frozen(self) -> Json:
-        options = self._options
-        return {
-            "kind": "catalog",
-            "name": self.name,
-            "model": options.model,
-            "kwargs": dict(options.kwargs),
-            "secrets": dict(options.secrets),
-            "model_url": options.model_url,
-        }
-
     async def install(self, trial: AgentTrial) -> None:
         """Bring the layer in where it is not shown; see, once per root file system, that its program runs."""
         if trial.layer is not None:
@@ -277,9 +276,9 @@ class InstalledAgent(ABC):
 
     def _skills(self, trial: AgentTrial, log: OutputSink) -> AbstractAsyncContextManager[None]:
         """The skills the task brings, while the agent works."""
-        if not self.takes_skills or trial.task.skills_dir is None:
+        if not self.capabilities.takes_skills or trial.task.skills_dir is None:
             return nullcontext()
-        return skills_shown(trial.sandbox, trial.task, self.skills_at, log)
+        return skills_shown(trial.sandbox, trial.task, self.capabilities.skills_at, log)
 
     async def _converse(
         self, trial: AgentTrial, kept: Path, first: Headless, log: OutputSink
@@ -362,7 +361,12 @@ class InstalledAgent(ABC):
         if usage is None or usage.cost is not None:
             return usage
 
-        priced = cost_of(usage.model or self.model or "", usage)
+        priced = price(
+            usage.model or self.model or "",
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
+        )
         return replace(usage, cost=priced[0], cost_source=priced[1]) if priced else usage
 
     def _find(self) -> str:
@@ -432,19 +436,6 @@ def versioned(url: str) -> str:
 def unversioned(url: str) -> str:
     """A server's address without the `/v1` Anthropic's programs add themselves."""
     return url.rstrip("/").removesuffix("/v1")
-
-
-# What an agent's tokens cost, by published prices.
-
-
-def cost_of(model: str, usage: AgentUsage) -> tuple[float, str] | None:
-    """US dollars and where the prices are from; None for a model without a published price."""
-    return price(
-        model,
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cached_tokens=usage.cached_tokens,
-    )
 
 
 # Whose model a name means, for programs that speak to several vendors.

@@ -1,4 +1,13 @@
-"""Keep layers by content: each is built at most once for a kind of root file system, and has a manifest."""
+"""Software an agent needs, installed once on the host and shown to every trial.
+
+A layer is a folder, seen in the sandbox as `LayerSpec.target`:
+
+- `node_modules/` what npm installed; its programs are in `node_modules/.bin`
+- `python/` what pip installed, seen by the commands in `bin/` only
+- `bin/` commands that need nothing but a shell: those of Python packages, those of npm packages that are
+  for Node.js (`LayerSpec.node`), and `node` itself where the root file system has none
+- `layer.json` what it is, and what was installed
+"""
 
 from __future__ import annotations
 
@@ -21,13 +30,14 @@ from typing import TYPE_CHECKING, Any
 
 from sandboxes.folder_contents import FolderDigests, UnreadableContentError, walk_folder
 from sandboxes.protocol import SandboxProvider
-from valkyrie.agents.layers.installation import (
+from valkyrie.agents.packages import (
     NODE_PACKAGE,
     Log,
     RootKind,
     fetch_failed,
     filled,
     install,
+    kind_of_host,
     kind_of_root,
     locked,
 )
@@ -37,6 +47,9 @@ from valkyrie.errors import DiskFullError, UsageError, UserError, ValkyrieError
 
 if TYPE_CHECKING:
     from sandboxes.types import SandboxSource
+
+
+# Keep layers by content: each is built at most once for a kind of root file system, and has a manifest.
 
 
 NAME = "layer.json"
@@ -316,3 +329,13 @@ def layers_in(folder: Path) -> list[tuple[Path, LayerManifest]]:
 def as_json(layer: Path, manifest: LayerManifest) -> dict[str, Any]:
     """One layer for `--json`."""
     return {**asdict(manifest), "folder": str(layer)}
+
+
+__all__ = [
+    "LayerCache",
+    "LayerManifest",
+    "RootKind",
+    "kind_of_host",
+    "kind_of_root",
+    "read_manifest",
+]
