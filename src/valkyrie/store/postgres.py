@@ -70,6 +70,7 @@ class PostgresDatabase(Database):
     own_transactions = True
 
     def __init__(self, address: Address) -> None:
+        schema.trial_held.dialect_options["postgresql"]["where"] = schema.HELD
         reader = _engine(address, {**ALIVE, **READING}, READERS)
         super().__init__(address, reader, _engine(address, {**ALIVE, **WRITING}, WRITERS))
 

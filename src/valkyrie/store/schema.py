@@ -264,13 +264,10 @@ trial = Table(
     Index("trial_queue", "run_id", "state", "position"),
     Index("trial_order", "run_id", "position"),
     Index("trial_changes", "run_id", "version"),
-    Index(
-        "trial_held",
-        "executor_id",
-        sqlite_where=text("executor_id IS NOT NULL"),
-        postgresql_where=text("executor_id IS NOT NULL"),
-    ),
 )
+HELD = text("executor_id IS NOT NULL")
+# `PostgresDatabase` gives it the same condition: that loads PostgreSQL's dialect, which SQLite does not need.
+trial_held = Index("trial_held", trial.c.executor_id, sqlite_where=HELD)
 
 attempt = Table(
     "attempt",
