@@ -11,7 +11,7 @@ import pytest
 from tests.aws_server import Ministack
 from valkyrie.artifact_store.logs import FileLogs
 from valkyrie.artifact_store.protocol import LogKeeper
-from valkyrie.aws.logs import CloudWatchLogs
+from valkyrie.aws.services import CloudWatchLogs
 from valkyrie.testing.artifact_store import LogKeeperContract
 
 pytest_plugins = ["tests.aws_server"]

@@ -103,7 +103,7 @@ async def test_the_other_takes_over_and_the_first_is_too_late(store: Store) -> N
     late = tick(store, run_id, executor="first").leased
     with store.writing() as connection:
         executors.heartbeat(connection, "first", 0.0)
-        assert leases.recover(connection, "second", home="second's") == 2
+        assert executors.recover(connection, "second", home="second's") == 2
     assert tick(store, run_id, executor="first").leased == [], "its own lease has run out"
     again = tick(store, run_id, executor="second").leased
     assert [one.number for one in again] == [2, 2]
@@ -146,7 +146,7 @@ async def test_no_lock_is_held_over_a_chain_of_statements(
             group.create_task(writer.record(ended(one, score=1.0)))
     await writer.close()
     with store.writing() as connection:
-        leases.abandon(connection, "me", time.time())
+        executors.abandon(connection, "me", time.time())
         for run_id in run_ids:
             runs.stop(connection, run_id, time.time(), force=True, task_ids=None)
             assert runs.reopen(connection, run_id, errors_too=True)
@@ -173,7 +173,7 @@ def test_a_hosts_clock_that_is_wrong_changes_nothing(store: Store, monkeypatch: 
     add_executor(store, "slow")
     with store.writing() as connection:
         assert [row.id for row in executors.living(connection)] == ["slow"]
-        assert leases.recover(connection, "other", home="other's") == 0
+        assert executors.recover(connection, "other", home="other's") == 0
     (one,) = tick(store, run_id, executor="slow", now=1.0).leased
     again = ended(one, TrialState.PENDING, not_before=1.0 + 60.0)
     with store.writing() as connection:

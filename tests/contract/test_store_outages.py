@@ -18,7 +18,7 @@ from tests.postgres import TEMPLATE, Postgres
 from tests.stored_runs import add_executor, add_run, assert_counters_true, ended, tick
 from valkyrie.domain import TrialState
 from valkyrie.errors import LeaseLostError, StoreError
-from valkyrie.store import Store, leases, runs, sqlite
+from valkyrie.store import Store, executors, leases, runs, sqlite
 from valkyrie.store import journal as writers
 from valkyrie.store.journal import Advance, Save
 from valkyrie.store.schema import executor
@@ -127,7 +127,7 @@ async def test_a_lease_whose_answer_was_lost_is_given_back(store: Store) -> None
     look = leases.Tick("me", now, leases.Room(1e9, 1e9, idle=False), {}, {run_id})
     assert (await writer.call(lambda connection: leases.lease(connection, look))).leased == []
     known: set[int] = set()
-    given = await writer.call(lambda connection: leases.give_back_unknown(connection, "me", known, now))
+    given = await writer.call(lambda connection: executors.give_back_unknown(connection, "me", known, now))
     assert len(given) == 3
     found = await writer.call(lambda connection: leases.lease(connection, look))
     assert [one.number for one in found.leased] == [2, 2, 2]
@@ -179,8 +179,8 @@ def test_nobody_is_dead_just_because_the_database_was_away(store: Store, own_pos
     own_postgres.stop()
     own_postgres.start()
     with store.writing() as connection:
-        assert leases.recover(connection, "me", home="mine") == 4
-        assert len(leases.still_ours(connection, "waiting")) == 4
+        assert executors.recover(connection, "me", home="mine") == 4
+        assert len(executors.still_ours(connection, "waiting")) == 4
 
 
 def test_whoever_listens_goes_on_after_a_restart(store: Store, own_postgres: Postgres) -> None:

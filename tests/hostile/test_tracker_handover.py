@@ -11,8 +11,7 @@ import pytest
 
 from tests.integration.api.stage import Stage, open_stage
 from valkyrie.domain import RunState
-from valkyrie.executor.artifacts import TenantAccess
-from valkyrie.executor.open_runs import OpenRuns
+from valkyrie.executor.open_runs import OpenRuns, TenantAccess
 from valkyrie.secrets.delivery import Sealer, new_key, parse_keys
 from valkyrie.store import runs, tenants
 

@@ -23,9 +23,8 @@ from tests.integration.test_engine import AGENT, BENCHMARK, KEYED, finished, req
 from tests.live_folders import contents_below
 from valkyrie.domain import Json
 from valkyrie.errors import InfrastructureError
-from valkyrie.executor.artifacts import TenantAccess
 from valkyrie.executor.client import ExecutorClient, socket_path
-from valkyrie.executor.open_runs import OpenRuns
+from valkyrie.executor.open_runs import OpenRuns, TenantAccess
 from valkyrie.store import Store, runs
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.local import LocalTracker

@@ -18,7 +18,7 @@ from valkyrie.trajectory import (
     TrajectoryBuilder,
     TrajectoryError,
 )
-from valkyrie.trajectory.builder import MOST_STEPS, MOST_TEXT
+from valkyrie.trajectory.conversion import MOST_STEPS, MOST_TEXT
 
 WHOLE: dict[str, Any] = {
     "schema_version": "ATIF-v1.8",

@@ -18,8 +18,7 @@ from valkyrie.agents.protocol import AgentUsage, Trouble
 from valkyrie.domain import TaskSpec
 from valkyrie.errors import SandboxFailedError
 from valkyrie.trajectory import AgentInfo, FinalMetrics, Step, StepMetrics, Trajectory, TrajectoryBuilder
-from valkyrie.trajectory.builder import at, dollars, items, parsed, tokens, word
-from valkyrie.trajectory.conversion import ERROR, TURN
+from valkyrie.trajectory.conversion import ERROR, TURN, at, dollars, items, parsed, tokens, word
 
 if TYPE_CHECKING:
     from valkyrie.agents.installed import InstalledAgent

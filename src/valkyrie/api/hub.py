@@ -24,7 +24,7 @@ from valkyrie.api.streams import PIECE_BYTES, STREAMED, StuckError, cut, send_wi
 from valkyrie.domain import RunState
 from valkyrie.errors import InfrastructureError, StoreError, UnknownError, UsageError
 from valkyrie.report.presentation import trial_view
-from valkyrie.store import jobs, runs
+from valkyrie.store import jobs, runs, trials
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -186,14 +186,14 @@ class EventChannel:
                 if subject.version(connection, self.subject) == before.version:
                     return None
         view, ended = subject.fetch(self._app.tracker(self._identity), self.subject)
-        trials = None
+        changed = None
         if before and wanted:
             with self._app.store.reading() as connection:
-                rows = runs.trials_since(connection, self.subject, before.version)
+                rows = trials.trials_since(connection, self.subject, before.version)
             # What changed since the view was made comes with the next one.
-            trials = trial_events((row for row in rows if row.version <= view.version), before.version)
+            changed = trial_events((row for row in rows if row.version <= view.version), before.version)
         number = before.number + 1 if before else 1
-        return Update(number, view.version, whole_event(self.kind, view, ended=ended), trials), alive, ended
+        return Update(number, view.version, whole_event(self.kind, view, ended=ended), changed), alive, ended
 
     def _keep(self, update: Update) -> None:
         if update.trials is None:
@@ -236,7 +236,7 @@ class EventChannel:
         def look() -> bytes:
             with self._app.store.reading() as connection:
                 # Trials nothing happened to yet have version 0: they are news to nobody, and may be many.
-                rows = runs.trials_since(connection, self.subject, max(since, 0))
+                rows = trials.trials_since(connection, self.subject, max(since, 0))
             return trial_events(rows, since)
 
         return MissedTrials(latest.number, latest.version, await self._lane.run(look))

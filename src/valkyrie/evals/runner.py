@@ -95,7 +95,7 @@ def _mark(request: EvalRequest, job: ForegroundJob) -> None:
 
 def _alone(tracker: LocalTracker, job_id: str) -> AbstractContextManager[None]:
     """Nobody else works on this job meanwhile."""
-    from valkyrie.executor.foreground import alone
+    from valkyrie.executor.host import alone
 
     return alone(tracker.data, binding_of(job_id))
 

@@ -19,12 +19,12 @@ from valkyrie.evals.plan import PlannedEval, trials_of
 from valkyrie.evals.results import SpecResult, StimulusResult, TrialFault, TrialResult, fault_kind
 from valkyrie.grade.protocol import ConstraintResult, GraderResult
 from valkyrie.plan import named_family
-from valkyrie.store import Store, runs
+from valkyrie.store import Store, trials
 from valkyrie.store.journal import Finish
 from valkyrie.store.layout import DataFolder, RunFolder
 from valkyrie.store.leases import Leased
 from valkyrie.trajectory.transcript import TRANSCRIPT
-from valkyrie.trial.failures import COUNTED_AS_ZERO
+from valkyrie.trial.attempt import COUNTED_AS_ZERO
 from valkyrie.trial.outputs import AGENT, GRADING
 
 _COUNTED = frozenset({"agent_timeout", "agent_failed", *COUNTED_AS_ZERO})
@@ -108,12 +108,12 @@ class Loader:
     def stand(self) -> Mapping[str, int]:
         """Return how many trials of each stimulus have ended."""
         with self.store.reading() as connection:
-            return runs.ended_by_task(connection, self.run_id)
+            return trials.ended_by_task(connection, self.run_id)
 
     def stored(self) -> Mapping[str, int]:
         """Return how many trials of each stimulus it began with."""
         with self.store.reading() as connection:
-            return runs.count_by_task(connection, self.run_id)
+            return trials.count_by_task(connection, self.run_id)
 
     def stimuli(
         self, names: Sequence[str], ended: Mapping[str, Sequence[TrialResult]] | None = None
@@ -123,7 +123,7 @@ class Loader:
         found: dict[str, list[Any]] = {name: [] for name in names if name not in known}
         if found:
             with self.store.reading() as connection:
-                for row in runs.results_of_tasks(connection, self.run_id, list(found)):
+                for row in trials.results_of_tasks(connection, self.run_id, list(found)):
                     found[row.task_id].append(row)
         return [
             self._stimulus(name, known[name], len(known[name]))

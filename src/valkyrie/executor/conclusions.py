@@ -14,7 +14,7 @@ from valkyrie.executor.open_runs import OpenRuns
 from valkyrie.report.presentation import run_links, run_view
 from valkyrie.report.results import results_document, told_arguments
 from valkyrie.report.statistics.anytime import decide
-from valkyrie.store import Store, jobs, notifications, runs, tenants
+from valkyrie.store import Store, jobs, notifications, runs, tenants, trials
 from valkyrie.store.journal import Writer
 from valkyrie.store.tenants import forget_handed
 
@@ -172,13 +172,13 @@ class RunNotificationContext:
                 row,
                 executor="alive",
                 folder="",
-                scores=runs.scores(connection, run_id),
-                families=runs.families(connection, run_id),
+                scores=trials.scores(connection, run_id),
+                families=trials.families(connection, run_id),
                 org=_org_name(connection, row.org_id),
                 hooks=notifications.of_run(connection, run_id),
                 links=run_links(row.place, run_id),
             )
-            rows = runs.each_result(connection, run_id)
+            rows = trials.each_result(connection, run_id)
             view = replace(view, arguments=told_arguments(row))
             return results_document(view, row.final_evaluation, rows, passes=row.passes)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -13,7 +15,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,17 +26,17 @@ from valkyrie.config import values as config
 from valkyrie.config.values import config_path, database_url
 from valkyrie.domain import Json
 from valkyrie.errors import StoreError, UserError
-from valkyrie.executor.artifacts import TenantAccess
 from valkyrie.executor.client import PARENT_PIPE, home_mark, socket_path
 from valkyrie.executor.conclusions import RunNotificationContext, StopRules
-from valkyrie.executor.open_runs import OpenRuns
+from valkyrie.executor.open_runs import OpenRuns, TenantAccess
 from valkyrie.notifications.messages import local_allowed
 from valkyrie.notifications.outbox import NotificationRunner, Sender
 from valkyrie.schedule.scheduler import HostRoom, Scheduler
 from valkyrie.secrets.delivery import find_sealer
-from valkyrie.store import Store, executors, leases, runs
-from valkyrie.store.journal import Writer
+from valkyrie.store import Store, executors, runs
+from valkyrie.store.journal import Finish, Writer
 from valkyrie.store.layout import DataFolder
+from valkyrie.store.leases import Leased
 from valkyrie.store.schema import REVISION
 
 if TYPE_CHECKING:
@@ -243,7 +245,7 @@ class ExecutorHost:
 
     def _recover(self, connection: Connection) -> int:
         """Give back what executors held that are gone."""
-        return leases.recover(connection, self.id, home=self._home)
+        return executors.recover(connection, self.id, home=self._home)
 
     async def _work(self, control: ControlServer) -> None:
         """Work until idle; a run that arrives while the door is being closed is still taken."""
@@ -403,3 +405,92 @@ async def end_executor(writer: Writer, executor_id: str) -> None:
         with contextlib.suppress(StoreError):  # it broke just now; whoever comes next sees a dead executor
             await writer.call(lambda connection: executors.end_executor(connection, executor_id))
     await writer.close()
+
+
+# An executor that works in the process that started its runs, on those runs alone, until they ended.
+
+
+@contextlib.contextmanager
+def alone(data: DataFolder, word: str) -> Iterator[None]:
+    """Whoever holds this is the only executor that says `word`; what one before it left is nobody's."""
+    folder = data.root / "bound"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / f"{word}.lock"
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError("Another process is at work on it; wait for that one, or end it first.") from None
+        yield
+        path.unlink(missing_ok=True)
+
+
+class BoundExecutor:
+    """Made inside `alone`; `word` is what its runs are bound to."""
+
+    def __init__(self, data: DataFolder, store: Store, word: str) -> None:
+        self.id = str(uuid.uuid4())
+        self._data = data
+        self._store = store
+        self._word = word
+        self._lease_s = lease_s()
+        self._room = HostRoom.measure(float(config.effective("cpu_overcommit").value or 1.0))
+        self._scheduler: Scheduler | None = None
+
+    async def work(
+        self,
+        values: Mapping[str, Mapping[str, str]],
+        on_ended: Callable[[Leased, Finish], None],
+        on_install: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        """Work until nothing of its runs is left to do.
+
+        `values`: what each run is handed; `on_install` is told of agents that are installed first.
+        """
+        async with self._opened(values.keys()) as (writer, worlds):
+            worlds.layers.on_install = on_install
+            for run_id, handed in values.items():
+                worlds.give_secrets(run_id, handed)
+            scheduler = Scheduler(self.id, writer, worlds, self._room, bound=self._word)
+            scheduler.idle_exit_s = 0.0
+            scheduler.on_ended = on_ended
+            scheduler.say = lambda _text: None
+            self._scheduler = scheduler
+            alive = asyncio.create_task(self._heartbeat(writer))
+            working = asyncio.create_task(scheduler.run())
+            try:
+                # A heart that stops has an error of its own to tell.
+                await asyncio.wait((alive, working), return_when=asyncio.FIRST_COMPLETED)
+                await (working if working.done() else alive)
+            finally:
+                for task in (alive, working):
+                    task.cancel()
+                await asyncio.gather(alive, working, return_exceptions=True)
+
+    def wake(self) -> None:
+        """Something of its runs was changed."""
+        if self._scheduler:
+            self._scheduler.wake()
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, run_ids: Collection[str]) -> AsyncIterator[tuple[Writer, OpenRuns]]:
+        writer = self._store.writer()
+        worlds = OpenRuns(TenantAccess(self._data, self._store), writer, self._word)
+        try:
+            begun = registration(self.id, self._word, self._lease_s)
+            await writer.call(lambda connection: executors.register_executor(connection, begun))
+            await worlds.sweep()
+            await writer.call(lambda connection: executors.recover(connection, self.id, home=self._word))
+            for run_id in run_ids:
+                drafts = self._data.run(run_id).drafts
+                if drafts.exists():
+                    await asyncio.to_thread(shutil.rmtree, drafts, ignore_errors=True)
+            yield writer, worlds
+        finally:
+            await worlds.close()
+            await end_executor(writer, self.id)
+
+    async def _heartbeat(self, writer: Writer) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / HEARTBEATS)
+            await writer.call(lambda connection: executors.heartbeat(connection, self.id, self._lease_s))

@@ -18,12 +18,11 @@ from sandboxes.values import host_memory_mb, raise_open_files
 from valkyrie.domain import Category, Json, Outcome, TrialState
 from valkyrie.errors import LeaseLostError, StoreError
 from valkyrie.schedule.policy import backoff, policy_for
-from valkyrie.store import leases
+from valkyrie.store import executors, leases
 from valkyrie.store.journal import Advance, Finish, Save, Writer
 from valkyrie.store.leases import Leased, Room, Tick, TickResult
-from valkyrie.trial.attempt import AttemptEnding
+from valkyrie.trial.attempt import AttemptEnding, AttemptFailure, classify, failure_of
 from valkyrie.trial.context import RunContext
-from valkyrie.trial.failures import AttemptFailure, classify, failure_of
 from valkyrie.trial.lifecycle import run_attempt
 
 if TYPE_CHECKING:
@@ -211,7 +210,9 @@ class Scheduler:
         """End everything in hand at once; its trials go back to the queue."""
         self._leaving = True
         self.drain()
-        await self._writer.call(lambda connection: leases.abandon(connection, self._executor_id, time.time()))
+        await self._writer.call(
+            lambda connection: executors.abandon(connection, self._executor_id, time.time())
+        )
         for work in list(self._work.values()):
             work.task.cancel()
 
@@ -274,11 +275,11 @@ class Scheduler:
         """On the writer's thread: lease what fits; after a foreign change, see what is still ours."""
         version = leases.data_version(connection)
         changed = version != self._data_version
-        ours = leases.still_ours(connection, self._executor_id) if changed else None
+        ours = executors.still_ours(connection, self._executor_id) if changed else None
         known = {trial_id for trial_id, _ in list(self._work)}
         if ours and ours - known:
             # A connection broke before we learned what we had leased.
-            leases.give_back_unknown(connection, self._executor_id, known, time.time())
+            executors.give_back_unknown(connection, self._executor_id, known, time.time())
         if self._leaving:
             return TickResult([], [], [], None), ours, version
         here = self._worlds.ready()

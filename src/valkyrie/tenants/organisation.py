@@ -560,7 +560,7 @@ class Placement:
             return FileLogs(self.folder / "logs")
         if not (self.bucket and self.session and self.log_group):
             return None
-        from valkyrie.aws.logs import CloudWatchLogs
+        from valkyrie.aws.services import CloudWatchLogs
 
         return CloudWatchLogs(self.session, self.log_group, self.retention_days)
 
@@ -609,7 +609,7 @@ def open_logs(place: Json, session: AwsSession | None) -> LogKeeper:
         return FileLogs(Path(place["folder"]))
     if place.get("kind") != "cloudwatch":
         raise _strange(place)
-    from valkyrie.aws.logs import CloudWatchLogs
+    from valkyrie.aws.services import CloudWatchLogs
 
     group = str(place["group"])
     days = int(place.get("retention_days") or DEFAULT_RETENTION)

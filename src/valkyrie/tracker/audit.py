@@ -316,7 +316,7 @@ class _Auditor:
 
     async def _drive(self, job: ForegroundJob, what: str, total: int) -> bool:
         """Work to the end, or until someone interrupts; whether someone did."""
-        from valkyrie.executor.foreground import alone
+        from valkyrie.executor.host import alone
 
         done = 0
 

@@ -17,7 +17,7 @@ from valkyrie.tracker.runs import NewRun, RunVerbs
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:
-    from valkyrie.executor.foreground import BoundExecutor
+    from valkyrie.executor.host import BoundExecutor
     from valkyrie.store import Connection
 
 _KEPT = "bound"
@@ -149,7 +149,7 @@ class ForegroundJobs:
 
     def foreground_executor(self, job: ForegroundJob) -> BoundExecutor:
         """Return the executor for a foreground job, in this process."""
-        from valkyrie.executor.foreground import BoundExecutor
+        from valkyrie.executor.host import BoundExecutor
 
         return BoundExecutor(self._context.data, self._context.store, job.binding)
 

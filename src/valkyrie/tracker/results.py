@@ -16,7 +16,7 @@ from valkyrie.artifact_store.logs import Transcripts, Which
 from valkyrie.artifact_store.protocol import ArtifactStore, LogName, attempt_prefix, results_key
 from valkyrie.domain import Json, RunState, TrialState
 from valkyrie.errors import UnknownError, UsageError, UserError
-from valkyrie.store import regrades, runs
+from valkyrie.store import regrades, runs, trials
 from valkyrie.store.layout import RunFolder, encode_task_id
 from valkyrie.tracker.app import CallerContext, pause
 from valkyrie.tracker.run_reader import RunReader
@@ -159,7 +159,7 @@ class ResultVerbs:
             view = self._reader.view(connection, run_id, detailed=True)
             row = runs.get(connection, run_id)
             view = replace(view, arguments=told_arguments(row))
-            rows = runs.each_result(connection, run_id)
+            rows = trials.each_result(connection, run_id)
             if request.task_ids is None:
                 return results_document(view, row.final_evaluation, rows, passes=row.passes)
             wanted = set(request.task_ids)
@@ -188,7 +188,7 @@ class ResultVerbs:
         after = -1
         while True:
             with self._context.store.reading() as connection:
-                rows = runs.results_behind(connection, run_id, after)
+                rows = trials.results_behind(connection, run_id, after)
             yield from rows
             if not rows:
                 return
@@ -244,7 +244,7 @@ class ResultVerbs:
             shown = regrades.attempts_shown(connection, run_id)
             rows = [
                 (row.task_id, row.k, shown.get((row.task_id, row.k), row.attempts))
-                for row in runs.each_result(connection, run_id)
+                for row in trials.each_result(connection, run_id)
                 if wanted is None or row.task_id in wanted
             ]
         kept = self._kept(run_id)
@@ -493,7 +493,7 @@ class StoredLogs:
             if now is None or now == version:
                 return LogChanges(version, (), now is None)
             state = RunState(runs.get(connection, self._run_id).state)
-            trials = [
+            changed = [
                 TrialNow(
                     row.task_id,
                     row.k,
@@ -503,11 +503,11 @@ class StoredLogs:
                     TrialState(row.state).terminal,
                     row.started_at,
                 )
-                for row in runs.progress_since(connection, self._run_id, version)
+                for row in trials.progress_since(connection, self._run_id, version)
             ]
-        for trial in trials if self._elsewhere_kept else ():
+        for trial in changed if self._elsewhere_kept else ():
             self._started[LogKey(trial.task_id, trial.k, trial.attempts)] = trial.started_at or 0.0
-        return LogChanges(now, trials, state.terminal)
+        return LogChanges(now, changed, state.terminal)
 
     def read(self, which: LogKey, offset: int, *, last: bool) -> Iterator[bytes]:
         path = self._folder.log(*which)
@@ -533,8 +533,8 @@ class StoredLogs:
         if which in self._started:
             return self._started[which]
         with self._store.reading() as connection:
-            trial = runs.one_trial(connection, self._run_id, which.task_id, which.k)
-            rows = runs.attempts(connection, trial.id)
+            trial = trials.one_trial(connection, self._run_id, which.task_id, which.k)
+            rows = trials.attempts(connection, trial.id)
         return next((row.started_at for row in rows if row.number == which.attempt), 0.0)
 
     def pause(self) -> None:

@@ -20,8 +20,7 @@ from valkyrie.report.presentation import (
     scores_view,
     trial_view,
 )
-from valkyrie.store import executors, notifications, regrades, runs
-from valkyrie.store import trials as failures
+from valkyrie.store import executors, notifications, regrades, runs, trials
 from valkyrie.tracker.app import CallerContext
 from valkyrie.views import (
     AttemptView,
@@ -57,8 +56,8 @@ class RunReader:
     def view(self, connection: Connection, run_id: str, *, detailed: bool) -> RunView:
         """Return one run; `detailed` adds what takes all of its trials to tell."""
         row = runs.get(connection, run_id)
-        scores = runs.scores(connection, run_id) if detailed and needs_scores(row) else None
-        families = runs.families(connection, run_id) if scores is not None else None
+        scores = trials.scores(connection, run_id) if detailed and needs_scores(row) else None
+        families = trials.families(connection, run_id) if scores is not None else None
         view = run_view(
             row,
             executor=self.executor_state(),
@@ -138,7 +137,7 @@ class RunReader:
             return self._context.resolve_job(connection, ref)
 
     def trials(self, ref: str, query: TrialFilter) -> tuple[Sequence[TrialView], int]:
-        wanted = runs.TrialQuery(
+        wanted = trials.TrialQuery(
             query.states,
             query.search,
             query.sort,
@@ -150,15 +149,15 @@ class RunReader:
             query.failed,
         )
         with self._context.store.reading() as connection:
-            rows, total = runs.trials(connection, self._context.resolve(connection, ref), wanted)
+            rows, total = trials.trials(connection, self._context.resolve(connection, ref), wanted)
         made = scores_view if query.detail == "scores" else trial_view
         return [made(row) for row in rows], total
 
     def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[AttemptView]:
         with self._context.store.reading() as connection:
             run_id = self._context.resolve(connection, ref)
-            trial = runs.one_trial(connection, run_id, task_id, k)
-            rows = runs.attempts(connection, trial.id)
+            trial = trials.one_trial(connection, run_id, task_id, k)
+            rows = trials.attempts(connection, trial.id)
         folder = self._context.data.run(run_id)
         return [
             attempt_view(
@@ -173,7 +172,7 @@ class RunReader:
     def errors(self, ref: str) -> Sequence[ErrorGroup]:
         with self._context.store.reading() as connection:
             run_id = self._context.resolve(connection, ref)
-            return group_errors(runs.errors(connection, run_id), failures.passes_failed(connection, run_id))
+            return group_errors(trials.errors(connection, run_id), trials.passes_failed(connection, run_id))
 
     def wait(self, ref: str, *, timeout: float | None = None) -> RunView:
         deadline = None if timeout is None else time.monotonic() + timeout

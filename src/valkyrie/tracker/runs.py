@@ -18,8 +18,8 @@ from valkyrie.errors import StoreError, UsageError, UserError, ValkyrieError
 from valkyrie.report.formats import plural
 from valkyrie.report.run_details import planned_gaps
 from valkyrie.secrets import delivery
-from valkyrie.store import executors, runs
-from valkyrie.store.run_queries import past_scores
+from valkyrie.store import executors, runs, trials
+from valkyrie.store.runs import past_scores
 from valkyrie.tracker.app import CallerContext
 from valkyrie.tracker.checks import check_update, refuse
 from valkyrie.tracker.run_reader import RunReader
@@ -276,7 +276,7 @@ class RunVerbs:
     def shell(self, ref: str, task_id: str, k: int = 0) -> Sequence[str]:
         with self._context.store.reading() as connection:
             run_id = self._context.resolve(connection, ref)
-            runs.one_trial(connection, run_id, task_id, k)
+            trials.one_trial(connection, run_id, task_id, k)
         argv = self._context.dispatch.shell(run_id, task_id, k)
         if not argv:
             raise UserError(

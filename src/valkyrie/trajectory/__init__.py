@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sandboxes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from valkyrie.trajectory.builder import TrajectoryBuilder
+    from valkyrie.trajectory.conversion import TrajectoryBuilder
     from valkyrie.trajectory.json_fields import TrajectoryError
     from valkyrie.trajectory.model import (
         SCHEMA_VERSION,
@@ -48,7 +48,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "valkyrie.trajectory.builder": ("TrajectoryBuilder",),
+        "valkyrie.trajectory.conversion": ("TrajectoryBuilder",),
         "valkyrie.trajectory.json_fields": ("TrajectoryError",),
         "valkyrie.trajectory.model": [
             name for name in __all__ if name not in ("TrajectoryBuilder", "TrajectoryError")

@@ -7,8 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from valkyrie.trajectory.builder import TrajectoryBuilder, at, dollars, items, tokens, word
-from valkyrie.trajectory.conversion import ERROR, transcript_of
+from valkyrie.trajectory.conversion import (
+    ERROR,
+    TrajectoryBuilder,
+    at,
+    dollars,
+    items,
+    tokens,
+    transcript_of,
+    word,
+)
 from valkyrie.trajectory.json_fields import TrajectoryError
 from valkyrie.trajectory.model import AgentInfo, FinalMetrics, StepMetrics, Trajectory
 from valkyrie.trajectory.records import from_record

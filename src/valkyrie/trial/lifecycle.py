@@ -23,28 +23,32 @@ from valkyrie.errors import AgentError, LeaseLostError, ValkyrieError
 from valkyrie.store.layout import log_of
 from valkyrie.store.leases import Leased
 from valkyrie.trial import verification
-from valkyrie.trial.attempt import Attempt, AttemptEnding, check_user, start_entrypoint
-from valkyrie.trial.context import PhaseJournal, RunContext
-from valkyrie.trial.failures import (
+from valkyrie.trial.attempt import (
     COUNTED_AS_ZERO,
+    Attempt,
+    AttemptEnding,
     AttemptFailure,
     TroubleError,
     blamed_on_agent,
+    check_user,
     classify,
     is_graded,
+    start_entrypoint,
     start_failure,
 )
+from valkyrie.trial.context import PhaseJournal, RunContext
 from valkyrie.trial.outputs import (
     AGENT,
     ARTIFACTS,
     AttemptLog,
+    believed,
     collect_outputs,
     gather,
     inherit_outputs,
     keep_paths,
+    note_metrics,
     tools_may_be_gone,
 )
-from valkyrie.trial.usage import believed, note_metrics
 
 COLLECT_TIMEOUT_S = 900.0
 EQUIP_TIMEOUT_S = 1800.0  # once per agent and root file system its packages are fetched

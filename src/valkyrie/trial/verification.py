@@ -44,8 +44,17 @@ from valkyrie.errors import (
 )
 from valkyrie.text import safe
 from valkyrie.trial import storage
-from valkyrie.trial.attempt import Attempt, keep_sandbox, remove_sandbox, start_entrypoint
-from valkyrie.trial.failures import BROKEN, OF_FILES, SETUP_BROKEN, PhaseTimeoutError, blamed_on_agent
+from valkyrie.trial.attempt import (
+    BROKEN,
+    OF_FILES,
+    SETUP_BROKEN,
+    Attempt,
+    PhaseTimeoutError,
+    blamed_on_agent,
+    keep_sandbox,
+    remove_sandbox,
+    start_entrypoint,
+)
 from valkyrie.trial.outputs import AGENT, GRADING
 from valkyrie.trial.storage import (
     AGENT_FOLDERS,

@@ -15,8 +15,8 @@ import pytest
 from tests.aws_server import REGION, ROOT_KEYS, Ministack, running_ministack
 from tests.integration.aws.flaky import FlakyLine
 from valkyrie.artifact_store.protocol import LogName
-from valkyrie.aws.logs import CloudWatchLogs
 from valkyrie.aws.s3 import S3Artifacts
+from valkyrie.aws.services import CloudWatchLogs
 from valkyrie.aws.session import AwsAccess, AwsSession
 from valkyrie.errors import InfrastructureError
 

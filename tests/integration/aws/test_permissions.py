@@ -10,9 +10,8 @@ import pytest
 from tests.aws_server import REGION, Ministack
 from valkyrie.artifact_store.protocol import LogName
 from valkyrie.aws import services
-from valkyrie.aws.logs import CloudWatchLogs
 from valkyrie.aws.s3 import S3Artifacts
-from valkyrie.aws.services import SecretsManagerSource
+from valkyrie.aws.services import CloudWatchLogs, SecretsManagerSource
 from valkyrie.aws.session import AwsAccess, AwsKeys, AwsSession
 from valkyrie.errors import UserError
 

@@ -14,7 +14,7 @@ from valkyrie.benchmarks.task_dir.task import TaskDirectory
 from valkyrie.domain import Category, TaskSpec
 from valkyrie.schedule.policy import policy_for
 from valkyrie.tracker.checks import unfit
-from valkyrie.trial.failures import classify
+from valkyrie.trial.attempt import classify
 from valkyrie.views import RunRequest
 
 IMAGE = ImageDefaults("/work", "worker", ("/entry.sh",))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from valkyrie.executor.artifacts import TransferPool
+from valkyrie.executor.open_runs import TransferPool
 
 DEAD, LIVING = {"bucket": "dead"}, {"bucket": "living"}
 

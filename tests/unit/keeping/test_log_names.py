@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from valkyrie.artifact_store.logs import whole_characters
 from valkyrie.artifact_store.protocol import LogName, stream_name
-from valkyrie.aws.logs import batch
+from valkyrie.aws.services import batch
 
 NAME = LogName("run", "task", 0, 1, 1_700_000_000.123456)
 

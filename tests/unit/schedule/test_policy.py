@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from valkyrie import errors
 from valkyrie.domain import Category
 from valkyrie.schedule.policy import TABLE, backoff, policy_for
-from valkyrie.trial.failures import _PHASE_TIMEOUTS, COUNTED_AS_ZERO
+from valkyrie.trial.attempt import _PHASE_TIMEOUTS, COUNTED_AS_ZERO
 
 
 def test_every_cause_has_one_row() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from valkyrie.store.fair_shares import Room, Tick, choose, load_of, pools_of, weight_of
+from valkyrie.store.leases import Room, Tick, choose, load_of, pools_of, weight_of
 
 PEOPLE = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=3), min_size=2, max_size=4)
 """For each person, the priorities of their runs."""

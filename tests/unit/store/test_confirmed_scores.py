@@ -9,7 +9,7 @@ import pytest
 
 from tests.stored_runs import add_run, assert_counters_true, ended, run_values, tick
 from valkyrie.domain import Category, Outcome, TrialState
-from valkyrie.store import Store, ingested_runs, journal, runs
+from valkyrie.store import Store, ingested_runs, journal, runs, trials
 from valkyrie.store.counters import RunScores, add_grade, run_scores
 from valkyrie.store.journal import Finish
 from valkyrie.store.leases import Leased
@@ -77,7 +77,7 @@ def test_what_ended_by_the_agents_doing_counts_as_zero(store: Store) -> None:
             connection,
             [ended(one, **CONFIRMED), failed(two, Category.AGENT), failed(three, Category.BENCHMARK)],
         )
-        assert runs.scores(connection, run_id) == {"t0": [1.0], "t1": [0.0], "t2": [None], "t3": [None]}
+        assert trials.scores(connection, run_id) == {"t0": [1.0], "t1": [0.0], "t2": [None], "t3": [None]}
     found = scores(store, run_id)
     assert (found.graded, found.zeroed, found.ungraded, found.coverage) == (1, 1, 2, 0.5)
     assert (found.score_graded, found.score_confirmed) == (0.5, 0.5)
@@ -121,7 +121,7 @@ def test_a_grade_taken_out_leaves_no_trace(store: Store) -> None:
         ("n_passed", "n_partial", "score_sum", "n_confirmed", "confirmed_sum", "n_verified", "n_open"), 0.0
     )
     with store.reading() as connection:
-        for row in runs.each_result(connection, run_id):
+        for row in trials.each_result(connection, run_id):
             add_grade(counters, row, -1)
         kept = runs.get(connection, run_id)
     assert counters == {name: -getattr(kept, name) for name in counters}
@@ -136,7 +136,7 @@ def test_a_retry_lets_go_of_the_evidence_of_the_failure(store: Store) -> None:
         journal.record(connection, [ending])
         runs.conclude(connection, run_id, 5.0, final=None, graded=None, error=None)
         runs.reopen(connection, run_id, errors_too=True)
-        assert runs.one_trial(connection, run_id, "t0", 0).evidence is None
+        assert trials.one_trial(connection, run_id, "t0", 0).evidence is None
     assert_counters_true(store)
 
 
@@ -152,21 +152,21 @@ def test_the_audit_finds_wrong_counters(store: Store) -> None:
 def test_an_ingested_run_says_what_its_source_says(store: Store) -> None:
     silent = run_values()
     loud = run_values()
-    trials = [
+    ended = [
         ingested_runs.EndedTrial("a", 0, "d", 1.0, 2.0, score=1.0, passed=True),
         ingested_runs.EndedTrial("b", 0, "d", 1.0, 2.0, score=0.0, passed=False),
     ]
     with store.writing() as connection:
-        ingested_runs.store_ended(connection, {**silent, "org_id": "default", "label": None}, trials)
+        ingested_runs.store_ended(connection, {**silent, "org_id": "default", "label": None}, ended)
         sure = [ingested_runs.EndedTrial("a", 0, "d", 1.0, 2.0, **UNCONFIRMED)]
         ingested_runs.store_ended(connection, {**loud, "org_id": "default", "label": None}, sure)
     assert scores(store, silent["id"]).unconfirmed is None
     found = scores(store, loud["id"])
     assert (found.confirmed, found.unconfirmed, found.open_to_tampering) == (0, 1, 1)
     with store.reading() as connection:
-        row = runs.one_trial(connection, loud["id"], "a", 0)
+        row = trials.one_trial(connection, loud["id"], "a", 0)
         assert (row.confirmed, row.score_confirmed, row.evidence) == (False, 0.25, SHARED)
-        kept = runs.attempts(connection, row.id)[0]
+        kept = trials.attempts(connection, row.id)[0]
         assert (kept.passed, kept.confirmed, kept.evidence) == (True, False, SHARED)
 
 
@@ -178,4 +178,4 @@ def test_zeros_of_the_agents_doing_are_listed_with_their_cause(store: Store) -> 
         {**zero, "cause": "agent_gave_up"},
     )
     with store.reading() as connection:
-        assert [row.cause for row in runs.errors(connection, run_id)] == ["sandbox_killed_by_agent"]
+        assert [row.cause for row in trials.errors(connection, run_id)] == ["sandbox_killed_by_agent"]

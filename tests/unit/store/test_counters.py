@@ -17,7 +17,7 @@ from sqlalchemy import Connection, select
 from tests.stored_runs import ROOM, add_run, assert_counters_true
 from valkyrie.domain import Category, Outcome, TrialState
 from valkyrie.errors import UserError
-from valkyrie.store import Store, journal, leases, runs
+from valkyrie.store import Store, executors, journal, leases, runs
 from valkyrie.store.executors import StaleLeaseError
 from valkyrie.store.journal import Advance, Finish, Save
 from valkyrie.store.leases import Leased, Room, Tick
@@ -64,9 +64,9 @@ class Player:
         if move == "tick":
             self._tick(room)
         elif move == "lose":
-            self._write(lambda connection: leases.abandon(connection, self.name, 1.0))
+            self._write(lambda connection: executors.abandon(connection, self.name, 1.0))
         elif move == "recover":  # nobody has registered, so all others are dead
-            self._write(lambda connection: leases.recover(connection, self.name, home="here"))
+            self._write(lambda connection: executors.recover(connection, self.name, home="here"))
         elif move in ("stop", "force", "part"):
             tasks = ["t0", "t2"] if move == "part" else None
             self._write(

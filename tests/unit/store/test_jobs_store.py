@@ -15,7 +15,7 @@ from tests.stored_runs import add_run, assert_counters_true, ended, run_values, 
 from valkyrie.errors import UnknownError, UsageError, UserError
 from valkyrie.store import Store, jobs, journal, runs
 from valkyrie.store.leases import Leased, Room
-from valkyrie.trial.usage import MOST_TOKENS
+from valkyrie.trial.outputs import MOST_TOKENS
 
 
 def add_job(store: Store, *, concurrency: int = 4, **more: Any) -> str:

@@ -10,7 +10,7 @@ import pytest
 from tests.stored_runs import add_run, ended, tick
 from valkyrie.domain import Category, TrialState
 from valkyrie.errors import UsageError
-from valkyrie.store import Store, journal, runs
+from valkyrie.store import Store, journal, runs, trials
 
 ODD = "ä 漢字 🦊 \u202e ' \" \\ % _ \x07"
 
@@ -31,11 +31,11 @@ def test_a_result_is_kept_whole(store: Store) -> None:
         changes = [ended(one, score=0.1, result=kept) for one, kept in zip(leased, DOCUMENTS, strict=True)]
         journal.record(connection, changes)
     with store.reading() as connection:
-        assert [one.result for one in runs.each_result(connection, run_id)] == DOCUMENTS
+        assert [one.result for one in trials.each_result(connection, run_id)] == DOCUMENTS
         for number, document in enumerate(DOCUMENTS):
-            row = runs.one_trial(connection, run_id, f"t{number}", 0)
+            row = trials.one_trial(connection, run_id, f"t{number}", 0)
             assert (row.result, row.score) == (document, 0.1)
-            assert runs.attempts(connection, row.id)[0].result == document
+            assert trials.attempts(connection, row.id)[0].result == document
 
 
 def test_what_is_no_number_becomes_none_in_a_result(store: Store) -> None:
@@ -45,7 +45,7 @@ def test_what_is_no_number_becomes_none_in_a_result(store: Store) -> None:
     with store.writing() as connection:
         journal.record(connection, [ended(leased, score=1.0, result=odd)])
     with store.reading() as connection:
-        kept = runs.one_trial(connection, run_id, "t0", 0).result
+        kept = trials.one_trial(connection, run_id, "t0", 0).result
     assert kept == {"a": None, "b": [None, [None, 1.0]], "c": {"d": None}}
 
 
@@ -58,7 +58,7 @@ def test_text_is_kept_as_far_as_it_is_text(store: Store) -> None:
         runs.set_values(connection, run_id, note="n\0", error=ODD)
     with store.reading() as connection:
         row = runs.get(connection, run_id)
-        trial = runs.one_trial(connection, run_id, "t0", 0)
+        trial = trials.one_trial(connection, run_id, "t0", 0)
     assert (row.label, row.started_by, row.agent) == (ODD, "a\ufffdb", "half ?")
     assert (row.note, row.error) == ("n\ufffd", ODD)
     assert (trial.message, trial.cause) == ("x\ufffdy?z", "c\ufffd")
@@ -70,12 +70,12 @@ def test_text_that_cannot_be_there_is_looked_for_in_vain(store: Store) -> None:
         for odd in ("\0", "\ud800", ODD):
             query = runs.RunQuery({"org_id": "default", "label": odd}, started_by=[odd, "x"])
             assert runs.page(connection, query) == ([], 0, None)
-            assert runs.trials(connection, run_id, runs.TrialQuery(search=odd)) == ([], 0)
+            assert trials.trials(connection, run_id, trials.TrialQuery(search=odd)) == ([], 0)
             with pytest.raises(UsageError):
-                runs.one_trial(connection, run_id, odd, 10**15)
+                trials.one_trial(connection, run_id, odd, 10**15)
         found, total, _ = runs.page(connection, runs.RunQuery({}, started_by=["a\0b"]))
         assert (found[0].id, total) == (run_id, 1)
-        assert runs.trials(connection, run_id, runs.TrialQuery(offset=10**20, limit=10**20)) == ([], 1)
+        assert trials.trials(connection, run_id, trials.TrialQuery(offset=10**20, limit=10**20)) == ([], 1)
 
 
 def test_a_number_too_large_is_the_callers_mistake(store: Store) -> None:
@@ -86,9 +86,9 @@ def test_a_number_too_large_is_the_callers_mistake(store: Store) -> None:
 def test_a_wrong_search_finds_only_what_it_says(store: Store) -> None:
     run_id = add_run(store, tasks=3)
     with store.reading() as connection:
-        assert runs.trials(connection, run_id, runs.TrialQuery(search="%"))[1] == 0
-        assert runs.trials(connection, run_id, runs.TrialQuery(search="t_"))[1] == 0
-        assert runs.trials(connection, run_id, runs.TrialQuery(search="t1"))[1] == 1
+        assert trials.trials(connection, run_id, trials.TrialQuery(search="%"))[1] == 0
+        assert trials.trials(connection, run_id, trials.TrialQuery(search="t_"))[1] == 0
+        assert trials.trials(connection, run_id, trials.TrialQuery(search="t1"))[1] == 1
 
 
 def test_scores_that_are_no_numbers_are_none(store: Store) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from tests.stored_runs import add_executor, add_run, assert_counters_true, ended, tick
 from valkyrie.domain import Category, Outcome, TrialState
 from valkyrie.errors import LeaseLostError, StoreError, UserError
-from valkyrie.store import Store, executors, leases, runs, tenants
+from valkyrie.store import Store, executors, leases, runs, tenants, trials
 from valkyrie.store.journal import Advance, Finish, Save, Writer
 from valkyrie.store.leases import Room, TickResult
 from valkyrie.store.schema import attempt, executor, regrade, trial
@@ -111,7 +111,7 @@ async def test_every_waiter_gets_its_own_answer(store: Store, writer: Writer) ->
         held = connection.execute(
             select(trial).where(trial.c.id.in_([one.trial_id for one in leased[:5]]))
         ).all()
-        leases.give_back(connection, held, time.time(), Outcome.STOPPED, TrialState.STOPPED)
+        executors.give_back(connection, held, time.time(), Outcome.STOPPED, TrialState.STOPPED)
     answers = await asyncio.gather(
         *(writer.record(Advance(one, TrialState.BUILDING, TrialState.IN_PROGRESS)) for one in leased),
         return_exceptions=True,
@@ -167,7 +167,7 @@ async def test_a_retry_of_a_stopped_run_is_stopped(store: Store, writer: Writer)
     await writer.record(again)
     assert tick(store, run_id).ended == [], "the other attempt is still at work"
     with store.writing() as connection:
-        assert leases.recover(connection, "next", home="") == 1
+        assert executors.recover(connection, "next", home="") == 1
     assert tick(store, run_id, executor="next").ended == [run_id]
     assert_counters_true(store)
     with store.reading() as connection:
@@ -178,7 +178,7 @@ async def test_a_stale_ending_never_counts(store: Store, writer: Writer) -> None
     run_id = add_run(store, tasks=1)
     (old,) = tick(store, run_id, executor="old").leased
     with store.writing() as connection:
-        assert leases.recover(connection, "new", home="") == 1
+        assert executors.recover(connection, "new", home="") == 1
     (new,) = tick(store, run_id, executor="new").leased
     assert new.number == 2
     await writer.record(ended(new, score=1.0, passed=True))
@@ -204,8 +204,8 @@ def test_leases_of_a_living_executor_are_kept(store: Store) -> None:
             update(executor).where(executor.c.id == "late").values(expires_at=time.time() - 3600)
         )
     with store.writing() as connection:
-        assert leases.recover(connection, "me", home="mine") == 8
-        assert leases.recover(connection, "me", home="mine") == 0
+        assert executors.recover(connection, "me", home="mine") == 8
+        assert executors.recover(connection, "me", home="mine") == 0
         assert {row.id: row.active for row in executors.living(connection)} == {"alive": 4, "before me": 0}
     assert_counters_true(store)
 
@@ -311,7 +311,7 @@ def test_force_stop_takes_active_trials_away(store: Store) -> None:
     tick(store, run_id)
     with store.writing() as connection:
         runs.stop(connection, run_id, time.time(), force=True, task_ids=None)
-        assert leases.still_ours(connection, "me") == set()
+        assert executors.still_ours(connection, "me") == set()
     assert_counters_true(store)
     with store.writing() as connection:
         runs.conclude(connection, run_id, time.time(), final=None, graded=None, error=None)
@@ -427,15 +427,15 @@ async def test_each_change_is_found_under_a_later_version(store: Store, writer: 
     one, two = tick(store, run_id).leased
     with store.reading() as connection:
         leased_at = runs.version(connection, run_id) or 0
-        assert [row.task_id for row in runs.trials_since(connection, run_id, at_first)] == ["t0", "t1"]
-        assert runs.trials_since(connection, run_id, leased_at) == []
+        assert [row.task_id for row in trials.trials_since(connection, run_id, at_first)] == ["t0", "t1"]
+        assert trials.trials_since(connection, run_id, leased_at) == []
     await writer.record(Advance(two, TrialState.BUILDING, TrialState.IN_PROGRESS))
     await writer.record(ended(one, score=1.0))
     with store.reading() as connection:
-        changed = runs.trials_since(connection, run_id, leased_at)
+        changed = trials.trials_since(connection, run_id, leased_at)
         assert [(row.task_id, row.state) for row in changed] == [("t1", "IN_PROGRESS"), ("t0", "FINISHED")]
         assert leased_at < changed[0].version < changed[1].version == runs.version(connection, run_id)
-        assert runs.trials_since(connection, run_id, 10**15) == []
+        assert trials.trials_since(connection, run_id, 10**15) == []
 
 
 async def test_what_is_saved_is_handed_to_the_next_attempt(store: Store, writer: Writer) -> None:
@@ -443,7 +443,7 @@ async def test_what_is_saved_is_handed_to_the_next_attempt(store: Store, writer:
     (one,) = tick(store, run_id).leased
     await writer.record(Save(one, {"sandbox": "s1"}))
     with store.writing() as connection:
-        leases.abandon(connection, "me", time.time())
+        executors.abandon(connection, "me", time.time())
     with pytest.raises(LeaseLostError):
         await writer.record(Save(one, {"sandbox": "late"}))
     (again,) = tick(store, run_id).leased
@@ -453,7 +453,7 @@ async def test_what_is_saved_is_handed_to_the_next_attempt(store: Store, writer:
     (last,) = tick(store, run_id).leased
     await writer.record(ended(last, score=1.0))
     with store.reading() as connection:
-        row = runs.one_trial(connection, run_id, "t0", 0)
+        row = trials.one_trial(connection, run_id, "t0", 0)
         assert (row.saved, row.usage) == (None, {"steps": 3})
 
 
@@ -466,11 +466,11 @@ async def test_what_an_agent_used_is_counted_once_although_its_grading_was_lost(
         (one,) = tick(store, run_id).leased
         await writer.record(Save(one, {"attempt": one.number, "usage": usage, "cost": cost}))
         with store.writing() as connection:
-            leases.abandon(connection, "me", time.time())
+            executors.abandon(connection, "me", time.time())
     (last,) = tick(store, run_id).leased
     await writer.record(ended(last, score=1.0))
     with store.reading() as connection:
-        row, whole = runs.one_trial(connection, run_id, "t0", 0), runs.get(connection, run_id)
+        row, whole = trials.one_trial(connection, run_id, "t0", 0), runs.get(connection, run_id)
         assert (row.usage, row.cost) == (used, 0.5)
         assert (whole.input_tokens, whole.output_tokens, whole.cost_sum, whole.n_costed) == (30, 4, 0.5, 1)
 
@@ -481,7 +481,7 @@ async def test_a_late_write_is_refused_and_said(
     run_id = add_run(store, tasks=1)
     (old,) = tick(store, run_id).leased
     with store.writing() as connection:
-        leases.abandon(connection, "me", time.time())
+        executors.abandon(connection, "me", time.time())
     with pytest.raises(LeaseLostError, match="late write of trial t0/0"):
         await writer.record(ended(old, score=1.0))
     said = capsys.readouterr().err
@@ -492,9 +492,9 @@ def test_leases_nobody_knows_of_are_given_back(store: Store) -> None:
     run_id = add_run(store, tasks=4, concurrency=4)
     known, *_unknown = tick(store, run_id).leased
     with store.writing() as connection:
-        assert len(leases.give_back_unknown(connection, "me", {known.trial_id}, time.time())) == 3
-        assert leases.give_back_unknown(connection, "me", {known.trial_id}, time.time()) == []
-        assert leases.still_ours(connection, "me") == {known.trial_id}
+        assert len(executors.give_back_unknown(connection, "me", {known.trial_id}, time.time())) == 3
+        assert executors.give_back_unknown(connection, "me", {known.trial_id}, time.time()) == []
+        assert executors.still_ours(connection, "me") == {known.trial_id}
     assert_counters_true(store)
     assert [one.number for one in tick(store, run_id).leased] == [2, 2, 2]
 

@@ -16,8 +16,8 @@ from tests.stored_runs import add_run, ended, run_values, tick
 from valkyrie.domain import TrialState
 from valkyrie.errors import UnknownError, UsageError
 from valkyrie.report.presentation import scores_view, trial_view
-from valkyrie.store import Store, journal, run_queries, runs
-from valkyrie.store.run_queries import RunQuery
+from valkyrie.store import Store, journal, runs, trials
+from valkyrie.store.runs import RunQuery
 from valkyrie.store.schema import LISTED_BY, run, trial
 from valkyrie.store.trials import TrialQuery
 
@@ -125,7 +125,7 @@ def test_failed_trials_and_trials_by_score(store: Store) -> None:
 
     def tasks(**query: Any) -> list[str]:
         with store.reading() as connection:
-            return [row.task_id for row in runs.trials(connection, run_id, TrialQuery(**query))[0]]
+            return [row.task_id for row in trials.trials(connection, run_id, TrialQuery(**query))[0]]
 
     assert tasks(failed=True) == tasks(failed=True, after=-1) == ["t1", "t2", "t4"]
     assert tasks(sort="score") == ["t4", "t5", "t2", "t3", "t1", "t0"]
@@ -146,8 +146,8 @@ def test_trials_that_never_began_are_sorted_alike(store: Store) -> None:
     }
     with store.reading() as connection:
         for (sort, descending), order in wanted.items():
-            query = runs.TrialQuery(sort=sort, descending=descending)
-            assert [row.task_id for row in runs.trials(connection, run_id, query)[0]] == order, sort
+            query = trials.TrialQuery(sort=sort, descending=descending)
+            assert [row.task_id for row in trials.trials(connection, run_id, query)[0]] == order, sort
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +197,7 @@ def test_a_page_is_one_stretch_of_an_index(large: Store, name: str, cursor: bool
         assert len(rows) == query.limit
         if cursor:
             query = RunQuery(query.equal, query.started_by, query.newest_first, query.limit, following)
-        plan = explain(large, connection, run_queries.matching(query))
+        plan = explain(large, connection, runs.matching(query))
     # The few runs of several people are put in order; nothing else is, and nothing is looked at in vain.
     assert_indexed(plan, may_sort=name == "people")
 
@@ -206,14 +206,14 @@ def test_a_page_is_one_stretch_of_an_index(large: Store, name: str, cursor: bool
 @pytest.mark.parametrize("name", sorted(QUERIES.keys() - {"all", "oldest", "state"}))
 def test_the_few_that_match_are_counted_in_an_index(large: Store, name: str) -> None:
     with large.reading() as connection:
-        assert_indexed(explain(large, connection, run_queries.counted(QUERIES[name])))
+        assert_indexed(explain(large, connection, runs.counted(QUERIES[name])))
 
 
 @both
 @pytest.mark.parametrize("ref", ["0", "00001", "00001eef-0000-4000"])
 def test_a_reference_is_looked_up_in_an_index(large: Store, ref: str) -> None:
     with large.reading() as connection:
-        plan = explain(large, connection, run_queries.beginning_with(ref, "mine"))
+        plan = explain(large, connection, runs.beginning_with(ref, "mine"))
     assert_indexed(plan)
 
 
@@ -245,16 +245,16 @@ def test_pages_behind_a_position_follow_one_another(store: Store) -> None:
     with store.reading() as connection:
         after = -1
         while True:
-            rows, number = runs.trials(connection, run_id, runs.TrialQuery(limit=3, after=after))
+            rows, number = trials.trials(connection, run_id, trials.TrialQuery(limit=3, after=after))
             assert number == len(rows)
             if not rows:
                 break
             seen += [row.task_id for row in rows]
             after = rows[-1].position
         assert seen == [f"t{number}" for number in range(7)]
-        found = runs.trials(connection, run_id, runs.TrialQuery(search="t5", after=2))[0]
+        found = trials.trials(connection, run_id, trials.TrialQuery(search="t5", after=2))[0]
         assert [row.task_id for row in found] == ["t5"]
-        assert runs.trials(connection, other, runs.TrialQuery(after=10**20)) == ([], 0)
+        assert trials.trials(connection, other, trials.TrialQuery(after=10**20)) == ([], 0)
         if connection.dialect.name == "sqlite":
             asked = "SELECT * FROM trial WHERE run_id = ? AND position > ? ORDER BY position"
             plan = str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked}", (run_id, 3)).all())
@@ -268,7 +268,7 @@ def test_trials_are_read_with_as_much_detail_as_is_asked_for(store: Store) -> No
         connection.execute(trial.update().where(trial.c.position == 1).values(**said, state="FINISHED"))
     with store.reading() as connection:
         scores, told, whole = (
-            runs.trials(connection, run_id, runs.TrialQuery(detail=detail))[0]
+            trials.trials(connection, run_id, trials.TrialQuery(detail=detail))[0]
             for detail in ("scores", "trial", "result")
         )
     assert [scores_view(row).evidence for row in scores] == [None, {"open_to_tampering": True}]

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, create_engine, inspect, text
 from tests.postgres import Postgres
 from tests.stored_runs import run_values
 from valkyrie.domain import Role
-from valkyrie.store import Store, leases, migrations, runs, schema, tenants
+from valkyrie.store import Store, executors, migrations, runs, schema, tenants, trials
 from valkyrie.store.database import parse
 
 RUN = (
@@ -79,10 +79,10 @@ def test_what_is_in_an_older_database_is_kept(address: Path | str, engine: Engin
             "cc": ("STOPPED", 1, 9),
         }
         assert (total, page[0].agent, page[0].arguments, page[0].priority) == (3, "ä", {"n": 1}, 3)
-        trial = runs.one_trial(connection, "aa", "ü", 0)
+        trial = trials.one_trial(connection, "aa", "ü", 0)
         assert (trial.saved, trial.cost, trial.version) == ({"at": 7} if revision > "0001" else None, None, 0)
     with store.writing() as connection:
-        assert leases.recover(connection, "me", home="h") == 1
+        assert executors.recover(connection, "me", home="h") == 1
         runs.create(connection, run_values(id="dd"), [runs.NewTrial("t", 0, "d", None, None)])
     store.close()
     copies = list(Path(parse(address).path).parent.glob(f"v.db.{revision}.*.bak"))

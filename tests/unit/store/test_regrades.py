@@ -11,7 +11,7 @@ from sqlalchemy import select
 from tests.stored_runs import add_executor, add_run, assert_counters_true, ended, tick
 from valkyrie.domain import Category, Outcome, RunState, TrialState
 from valkyrie.errors import UnknownError, UserError
-from valkyrie.store import Store, journal, leases, regrades, runs
+from valkyrie.store import Store, executors, journal, regrades, runs, trials
 from valkyrie.store.journal import Finish
 from valkyrie.store.leases import Leased
 from valkyrie.store.regrades import Regraded
@@ -52,7 +52,7 @@ def conclude(store: Store, run_id: str) -> None:
         regrades.settle(connection, run_id)
     with store.writing() as connection:
         row = runs.get(connection, run_id)
-        score = row.score_sum / sum(1 for _ in runs.each_grade(connection, run_id))
+        score = row.score_sum / sum(1 for _ in trials.each_grade(connection, run_id))
         final = {"final_score": score, "properties": {}}
         assert runs.conclude(connection, run_id, time.time(), final=final, graded=score, error=None)
         regrades.finish(connection, run_id, time.time())
@@ -164,7 +164,7 @@ def test_an_executor_that_dies_leaves_the_regrade_to_the_next(store: Store) -> N
     add_executor(store, "dead", home="this home")
     assert len(tick(store, run_id, executor="dead").leased) == 2
     with store.writing() as connection:
-        assert leases.recover(connection, "me", home="this home") == 2
+        assert executors.recover(connection, "me", home="this home") == 2
         assert runs.reopen(connection, run_id, errors_too=True) == 0  # as `resume` and `retry` do
     found = tick(store, run_id).leased
     assert [(one.number, one.grading) for one in found] == [(3, 1), (3, 1)]

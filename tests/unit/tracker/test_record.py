@@ -6,8 +6,8 @@ import pytest
 
 from valkyrie.artifact_store.disk import DiskArtifacts
 from valkyrie.artifact_store.logs import FileLogs
-from valkyrie.aws.logs import CloudWatchLogs
 from valkyrie.aws.s3 import S3Artifacts
+from valkyrie.aws.services import CloudWatchLogs
 from valkyrie.aws.session import AwsAccess, AwsSession
 from valkyrie.tracker.prepare import kept_at
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sandboxes.masker import Masker
 from tests.unit.trial.test_lifecycle import SECRET, Writes, attempt, make_context
 from valkyrie.agents.protocol import AgentExit, AgentTrial, AgentUsage, OutputArtifact, Trouble
-from valkyrie.trial.usage import MOST_DOLLARS, MOST_TOKENS, believed
+from valkyrie.trial.outputs import MOST_DOLLARS, MOST_TOKENS, believed
 
 ANYTHING = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers())
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.trial.usage import MOST_BYTES, Reported, reported_metrics
+from valkyrie.trial.outputs import MOST_BYTES, Reported, reported_metrics
 
 
 def archive(folder: Path, *members: tuple[tarfile.TarInfo, bytes]) -> None:

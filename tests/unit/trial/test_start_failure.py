@@ -10,7 +10,7 @@ import pytest
 
 from valkyrie.agents.protocol import AgentExit, AgentUsage
 from valkyrie.domain import ExitReason
-from valkyrie.trial.failures import start_failure
+from valkyrie.trial.attempt import start_failure
 
 MISSING = "node:internal/modules/cjs/loader:1148\n  throw err;\n  ^\n\nError: Cannot find module '/a.js'\n"
 
