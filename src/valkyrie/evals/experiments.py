@@ -30,6 +30,7 @@ from valkyrie.evals.results import Invocation, SpecResult, StimulusResult, Trial
 from valkyrie.grade.graders import load_plugins
 from valkyrie.grade.protocol import JudgeDefaults
 from valkyrie.report.formats import Column, Table, dollars, plural, safe
+from valkyrie.specs.experiment import plan_experiment, read_experiment
 from valkyrie.specs.reader import read_spec
 from valkyrie.text import did_you_mean
 from valkyrie.views import RunView, TrialView
@@ -372,8 +373,6 @@ def plan_file(
 
     Raises SpecError, and UsageError for unknown variants and evals.
     """
-    from valkyrie.specs.experiment import plan_experiment, read_experiment
-
     experiment = read_experiment(path, params=params, allowed=allowed)
     only = tuple(dict.fromkeys(variants))
     plans = plan_experiment(experiment, only=only, params=params, allowed=allowed)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmark_runner.agent_bundle import CONTRACT_FILES
+from benchmark_runner.agent_bundle.bundle import read_contract
+from benchmark_runner.agent_bundle.contract import load_contract
 from valkyrie import plugins
 from valkyrie.agents.catalog import CATALOG
 from valkyrie.agents.loader import AgentChoice, agent_for, known_executors
@@ -23,15 +24,15 @@ from valkyrie.benchmarks.eval_spec.source import (
 )
 from valkyrie.config.values import data_folder
 from valkyrie.errors import UsageError
+from valkyrie.evals.lint.rules import LintOptions
+from valkyrie.evals.lint.specs import lint_spec, lint_spec_file, unsupported
 from valkyrie.evals.request import EvalItem, EvalRequest
+from valkyrie.grade import judges as judge_models
 from valkyrie.specs.discovery import find_skills
 from valkyrie.specs.model import EvalSpec, Finding, SpecError, Stimulus
 from valkyrie.specs.project import key_files
 from valkyrie.specs.reader import BASE, Read
 from valkyrie.views import RunRequest
-
-if TYPE_CHECKING:
-    from valkyrie.evals.lint.rules import LintOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,6 @@ class AgentAsks:
 
 def unallowed(agent: str, request: EvalRequest) -> AgentAsks | None:
     """Return what the agent at this path asks for beyond what is allowed; None when there is nothing."""
-    from benchmark_runner.agent_bundle.bundle import read_contract
-    from benchmark_runner.agent_bundle.contract import load_contract
-
     path = Path(agent)
     contract = load_contract(path) if path.is_dir() else load_contract(read_contract(path)[1], where=agent)
     names = set(request.pass_env)
@@ -183,8 +181,6 @@ def _all_of(error: SpecError, item: EvalItem, request: EvalRequest) -> Sequence[
     together."""
     if request.skip_validate or item.patch or request.eval_plugin:
         return error.findings
-    from valkyrie.evals.lint.specs import lint_spec_file
-
     _, found = lint_spec_file(item.file, _lint_options(request))
     more = [one for one in found if one.severity == "error" and one not in error.findings]
     return [*error.findings, *more]
@@ -216,9 +212,7 @@ def check_options(request: EvalRequest) -> None:
     if request.timeout is not None and request.timeout <= 0:
         raise UsageError("--timeout must be above 0.")
     if request.judge_url is not None:
-        from valkyrie.grade.judges.endpoint import check_address
-
-        check_address(request.judge_url)  # also where no judge is asked
+        judge_models.check_address(request.judge_url)  # also where no judge is asked
     if request.skill_dir is not None:
         if not request.skill_dir.is_dir():
             raise UsageError(f"--skill-dir {request.skill_dir}: there is no such folder.")
@@ -233,8 +227,6 @@ def check_options(request: EvalRequest) -> None:
 def _plan_one(
     item: EvalItem, request: EvalRequest, unloaded: UsedPlugins, *, shown_only: bool
 ) -> tuple[PlannedEval, Sequence[Finding]]:
-    from valkyrie.evals.lint.specs import unsupported
-
     read = open_spec(item.file, first_options(item, request))
     spec = read.spec
     agent = _agent(spec, request, unloaded)
@@ -283,10 +275,8 @@ def _judged(spec: EvalSpec, options: EvalOptions, stimuli: Sequence[Stimulus], *
     judges = [one.grader for one in made if one.is_judge]
     if not judges:
         return False
-    from valkyrie.grade.judges import check_judges
-
     if check:
-        check_judges(judges, asking_of(spec, options))
+        judge_models.check_judges(judges, asking_of(spec, options))
     return True
 
 
@@ -294,8 +284,6 @@ def _linted(read: Read, request: EvalRequest, unloaded: UsedPlugins) -> list[Fin
     """Return what lint says, as far as it matters here."""
     if request.skip_validate:
         return []
-    from valkyrie.evals.lint.specs import lint_spec
-
     options = replace(
         _lint_options(request), unloaded_graders=unloaded.graders, unloaded_executors=unloaded.executors
     )
@@ -306,8 +294,6 @@ def _linted(read: Read, request: EvalRequest, unloaded: UsedPlugins) -> list[Fin
 
 
 def _lint_options(request: EvalRequest) -> LintOptions:
-    from valkyrie.evals.lint.rules import LintOptions
-
     return LintOptions(
         grader_plugins=request.grader_plugins,
         executor_plugins=request.executor_plugins,

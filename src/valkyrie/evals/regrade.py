@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sandboxes.errors import SandboxError
+from sandboxes.registry import open_provider
 from sandboxes.types import SandboxCreateRequest
 from valkyrie.benchmarks.eval_spec.snapshots import folder_name, read_turn_patches
 from valkyrie.benchmarks.eval_spec.source import WORKSPACE, all_needs
@@ -20,6 +21,7 @@ from valkyrie.errors import GraderError, InfrastructureError, UsageError, UserEr
 from valkyrie.evals.records import from_line
 from valkyrie.evals.results import TrialFault, TrialResult
 from valkyrie.grade.graders import GradingTime, MadeGrader, grade_all, make_graders, verdict
+from valkyrie.grade import judges
 from valkyrie.grade.protocol import (
     TOKENS_UNREPORTED,
     GraderInput,
@@ -108,8 +110,6 @@ async def opened_bench(workspace: Path, stimulus: Stimulus, scratch: Path) -> As
 
 class _LateBench:
     def __init__(self, workspace: Path, stimulus: Stimulus, scratch: Path) -> None:
-        from sandboxes.registry import open_provider
-
         self._provider = open_provider("local", scratch / "sandboxes")
         self._workspace = workspace
         self._stimulus = stimulus
@@ -198,9 +198,7 @@ async def grade_again(trials: Iterable[TrialResult], how: RegradeOptions, scratc
 
     async with AsyncExitStack() as stack:
         if any(one.is_judge for _, graders in made.values() for one in graders):
-            from valkyrie.grade.judges import shared_client
-
-            await stack.enter_async_context(shared_client())
+            await stack.enter_async_context(judges.shared_client())
         group = await stack.enter_async_context(asyncio.TaskGroup())
         tasks = [group.create_task(graded(number, trial)) for number, trial in enumerate(trials)]
     return [task.result() for task in tasks]

@@ -23,6 +23,7 @@ from valkyrie.benchmarks.eval_spec.snapshots import turn_patches
 from valkyrie.domain import Json
 from valkyrie.errors import UsageError
 from valkyrie.evals.figures import figures, trial_outcome
+from valkyrie.evals.junit import junit_xml
 from valkyrie.evals.markdown import markdown
 from valkyrie.evals.otlp import span_line
 from valkyrie.evals.records import dump_line, to_line, trial_key
@@ -314,8 +315,6 @@ def write_all(
         if invocation.id is not None:
             _write_text(place / SUMMARY, dump_line(run_summary(invocation)) + "\n")
         if written.junit is not None:
-            from valkyrie.evals.junit import junit_xml
-
             _write_text(written.junit, junit_xml(invocation))
     return written
 

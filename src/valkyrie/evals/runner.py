@@ -24,6 +24,8 @@ from valkyrie.evals.request import EvalRequest
 from valkyrie.evals.result_folder import LiveResults, open_folder
 from valkyrie.evals.results import Invocation, SpecResult, StimulusResult, TrialResult
 from valkyrie.evals.stored_results import FinishedTrial, Loader, ended_now, expected, skipped_eval
+from valkyrie.executor.host import alone
+from valkyrie.grade import judges
 from valkyrie.report.formats import plural
 from valkyrie.store.journal import Finish
 from valkyrie.store.leases import Leased
@@ -95,8 +97,6 @@ def _mark(request: EvalRequest, job: ForegroundJob) -> None:
 
 def _alone(tracker: LocalTracker, job_id: str) -> AbstractContextManager[None]:
     """Nobody else works on this job meanwhile."""
-    from valkyrie.executor.host import alone
-
     return alone(tracker.data, binding_of(job_id))
 
 
@@ -256,9 +256,7 @@ async def _drive(
     """Work to the end, or until someone interrupts; whether someone did."""
     if not judged:
         return await _until_told(tracker, job, request, following)
-    from valkyrie.grade.judges import shared_client
-
-    async with shared_client():
+    async with judges.shared_client():
         return await _until_told(tracker, job, request, following)
 
 

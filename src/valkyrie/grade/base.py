@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -61,8 +62,6 @@ class Config:
 
     def _slip(self, wanted: Sequence[str]) -> str:
         """A key that may be the missing one, spelled wrong."""
-        from difflib import get_close_matches
-
         others = [key for key in map(str, self.spec.config) if key not in self.known]
         near = [found for key in wanted for found in get_close_matches(key, others, n=1)]
         return f" `{near[0]}` looks like it." if near else ""

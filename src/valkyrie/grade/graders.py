@@ -24,6 +24,7 @@ from valkyrie.grade.protocol import (
     TrialVerdict,
     built_in,
 )
+from valkyrie.plugins import load, load_file, names
 from valkyrie.specs.model import Finding, GraderSpec, Scoring, SpecError, Stimulus
 from valkyrie.text import did_you_mean
 from valkyrie.trajectory.transcript import turn_slice
@@ -68,8 +69,6 @@ def load_plugins(specifiers: Iterable[str], base: Path | None = None) -> GraderR
 
 def load_one(specifier: str, base: Path | None = None) -> Any:
     """The class, function or module a specifier stands for."""
-    from valkyrie.plugins import load, load_file
-
     if specifier.endswith(".py"):
         return load_file(_file(specifier, base))
     return load(specifier, group=GROUP)
@@ -77,8 +76,6 @@ def load_one(specifier: str, base: Path | None = None) -> Any:
 
 def installed_types() -> list[str]:
     """Types of installed packages; nothing is imported."""
-    from valkyrie.plugins import names
-
     return names(GROUP)
 
 

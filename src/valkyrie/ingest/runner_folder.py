@@ -16,6 +16,10 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from benchmark_runner.artifacts import folder_name
+from benchmark_runner.checkpoint import RunConfig
+from benchmark_runner.schemas import EvalResult, EvalStatus, GenerationResult, ScoreResult
+from valkyrie.benchmarks.service.results import check_data, grade_of
 from valkyrie.domain import Category, Grade, Json, TrialState, content_digest
 from valkyrie.errors import BenchmarkError, UserError
 from valkyrie.ingest.trials import (
@@ -28,13 +32,10 @@ from valkyrie.ingest.trials import (
     source_text,
 )
 from valkyrie.report.formats import plural
+from valkyrie.store.ingested_runs import EndedTrial
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-
-    from benchmark_runner.checkpoint import RunConfig
-    from benchmark_runner.schemas import EvalResult, GenerationResult, ScoreResult
-    from valkyrie.store.ingested_runs import EndedTrial
 
 Model = TypeVar("Model", bound="BaseModel")
 
@@ -57,8 +58,6 @@ class _Task:
 
 def read_runner(file: Path) -> ForeignRun:
     """The run whose `run_config.json` this is."""
-    from benchmark_runner.checkpoint import RunConfig
-
     config = _parsed(RunConfig, file, read_plain(file))
     task_ids = _checked_ids(file, config)
     tasks = {task_id: _task(file.parent, task_id) for task_id in task_ids}
@@ -116,9 +115,6 @@ def _identity(benchmark: str, config: RunConfig) -> str:
 
 def _task(root: Path, task_id: str) -> _Task | None:
     """None for a task that was not evaluated."""
-    from benchmark_runner.artifacts import folder_name
-    from benchmark_runner.schemas import EvalResult, GenerationResult
-
     folder = root / folder_name(task_id)
     if folder.is_symlink():
         raise UserError(f"{folder} is a link; a runner's folder holds none.", cause="records")
@@ -157,8 +153,6 @@ def _parsed(model: type[Model], file: Path, content: bytes) -> Model:
 
 
 def _ended(config: RunConfig, task_id: str, task: _Task) -> EndedTrial:
-    from valkyrie.store.ingested_runs import EndedTrial
-
     grade, fault = _verdict(task)
     question = task.generation.question if task.generation else None
     return EndedTrial(
@@ -183,9 +177,6 @@ def _ended(config: RunConfig, task_id: str, task: _Task) -> EndedTrial:
 
 def _verdict(task: _Task) -> tuple[Grade | None, Json]:
     """The grade, or what stands in its place: who must act, why, and how far it came."""
-    from benchmark_runner.schemas import EvalStatus
-    from valkyrie.benchmarks.service.results import grade_of
-
     evaluation, generation = task.evaluation, task.generation
     if evaluation.status is EvalStatus.EVALUATED:
         try:
@@ -222,8 +213,6 @@ def _score(
     root: Path, trials: Sequence[ForeignTrial], *, missing: int
 ) -> tuple[ForeignScore | None, str | None, list[str]]:
     """The runner's own score where it is of the whole run, its digest, and what is to be said of it."""
-    from benchmark_runner.schemas import ScoreResult
-
     file = root / SCORE
     found: ScoreResult | None = None
     digest = None
@@ -242,8 +231,6 @@ def _score(
 
 
 def _check_score(file: Path, found: ScoreResult) -> None:
-    from valkyrie.benchmarks.service.results import check_data
-
     if not math.isfinite(found.final_score):
         raise UserError(f"{file}: final_score is {found.final_score}, not a finite number.", cause="records")
     try:

@@ -20,6 +20,8 @@ from valkyrie.client.files import RESULTS, ResultSource, find_sources
 from valkyrie.domain import Json, content_digest
 from valkyrie.errors import UserError, ValkyrieError
 from valkyrie.evals.figures import is_fraction
+from valkyrie.evals.records import RecordError, read_lines
+from valkyrie.ingest.runner_folder import read_runner
 from valkyrie.ingest.storage import Replacing, known_runs, store
 from valkyrie.ingest.trials import (
     ForeignRun,
@@ -32,11 +34,12 @@ from valkyrie.ingest.trials import (
 )
 from valkyrie.report.formats import plural
 from valkyrie.tracker.checks import check_text
+from valkyrie.tracker.local import LocalTracker
+from valkyrie.tracker.remote import RemoteTracker
 from valkyrie.views import IngestedRun
 
 if TYPE_CHECKING:
     from valkyrie.evals.results import TrialResult
-    from valkyrie.tracker.local import LocalTracker
     from valkyrie.tracker.protocol import Tracker
 
 
@@ -50,8 +53,6 @@ _Group = tuple[str, str | None, str, str | None]
 
 def read_results(file: Path) -> list[ForeignRun]:
     """The runs of one results.jsonl."""
-    from valkyrie.evals.records import RecordError, read_lines
-
     try:
         trials = read_lines(file)
     except RecordError as error:
@@ -182,8 +183,6 @@ def read_runs(folders: Sequence[Path]) -> list[ForeignRun]:
 
 def _read(source: ResultSource) -> list[ForeignRun]:
     if source.kind == "runner":
-        from valkyrie.ingest.runner_folder import read_runner
-
         return [read_runner(source.file)]
 
     return read_results(source.file)
@@ -201,9 +200,6 @@ def ingest(
 
     `replace`: a run that was ingested before and says something else now is replaced.
     """
-    from valkyrie.tracker.local import LocalTracker
-    from valkyrie.tracker.remote import RemoteTracker
-
     check_text("label", label)
     runs = read_runs(folders)
     if isinstance(opened, RemoteTracker):

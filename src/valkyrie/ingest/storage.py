@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from valkyrie.artifact_store.protocol import attempt_prefix, run_prefix
+from valkyrie.benchmarks.scores import IngestedBenchmark, computed, confirmed_score, grades_of
 from valkyrie.domain import INGESTED, Json
 from valkyrie.errors import UserError
 from valkyrie.ingest.trials import ForeignRun
+from valkyrie.plan import FAMILY
 from valkyrie.store import ingested_runs, jobs
 from valkyrie.store.layout import RunFolder, encode_task_id
+from valkyrie.tracker.prepare import kept_at
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:
@@ -195,10 +198,6 @@ def _put_away(artifacts: ArtifactStore, one: _Staged) -> None:
 
 def _values(opened: LocalTracker, one: _Staged, label: str | None, artifacts: ArtifactStore | None) -> Json:
     """The columns of its row."""
-    from valkyrie.benchmarks.scores import IngestedBenchmark
-    from valkyrie.plan import FAMILY
-    from valkyrie.tracker.prepare import kept_at
-
     run, trials = one.run, [trial.ended for trial in one.run.trials]
     benchmark = IngestedBenchmark(run.benchmark, fraction=run.fraction)
     final, graded, confirmed = asyncio.run(_scored(benchmark, trials))
@@ -258,8 +257,6 @@ def _started(run: ForeignRun, first: float) -> float:
 async def _scored(
     benchmark: Any, trials: Sequence[ingested_runs.EndedTrial]
 ) -> tuple[Json, float | None, float | None]:
-    from valkyrie.benchmarks.scores import computed, confirmed_score, grades_of
-
     grades = grades_of(trials)
     final, graded = await computed(benchmark, grades, "default")
     return final, graded, await confirmed_score(benchmark, grades, "default")

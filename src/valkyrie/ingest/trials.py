@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from valkyrie.domain import Category, Json, TrialState, content_digest
 from valkyrie.errors import UserError
+from valkyrie.evals.records import dump_line, to_line
+from valkyrie.store.ingested_runs import EndedTrial
 from valkyrie.store.layout import log_of
 from valkyrie.text import safe
 from valkyrie.tracker.checks import LONGEST_TEXT, MOST_TRIALS
@@ -24,7 +26,6 @@ from valkyrie.trial.outputs import AGENT, GRADING, OUTPUT_LIMITS
 
 if TYPE_CHECKING:
     from valkyrie.evals.results import TrialFault, TrialResult
-    from valkyrie.store.ingested_runs import EndedTrial
 
 
 _SPACE = uuid.UUID("1e4be8c9-33f8-4f6c-9d15-1c5a3c1f8f0e")
@@ -259,8 +260,6 @@ class Times:
 
 def plain(trial: TrialResult) -> Json:
     """Everything a trial says, as plain data; where its files are is not part of that."""
-    from valkyrie.evals.records import dump_line, to_line
-
     whole: Json = json.loads(dump_line(to_line(trial)))
     return {
         name: value
@@ -271,8 +270,6 @@ def plain(trial: TrialResult) -> Json:
 
 def ended_trial(trial: TrialResult, times: Times) -> EndedTrial:
     """As the store has it. A fault becomes an error of its category, never a score of 0."""
-    from valkyrie.store.ingested_runs import EndedTrial
-
     seconds = min(max(trial.duration_ms / 1000.0, 0.0), LONGEST_SPAN_S)
     started, finished = _span(trial, times, seconds)
     fault = trial.fault

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -301,8 +302,6 @@ class Fields:
 
     def slip(self, name: str) -> str:
         """` `promt` looks like it.`: a key nobody asked for that may be the missing one."""
-        from difflib import get_close_matches
-
         near = get_close_matches(name, [key for key in self.node.mapping or {} if key not in self.asked], n=1)
         return f" `{near[0]}` looks like it." if near else ""
 

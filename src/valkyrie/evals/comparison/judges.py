@@ -13,6 +13,10 @@ from valkyrie.domain import Json
 from valkyrie.errors import GraderError, JudgeError, UserError
 from valkyrie.evals.comparison.pairs import Pair, PairOutcome, ResultSide, by_verdict, fault_of
 from valkyrie.evals.results import TrialResult
+from valkyrie.grade.base import Config
+from valkyrie.grade.judges import shared_client
+from valkyrie.grade.judges.config import read_pairwise
+from valkyrie.grade.judges.pairwise import ask_for_preference
 from valkyrie.grade.protocol import GraderInput, JudgeDefaults
 from valkyrie.report.statistics import mean
 from valkyrie.specs.model import EvalSpec, GraderSpec, Stimulus
@@ -102,8 +106,6 @@ async def judge_pairs(
 ) -> JudgedPairs:
     """Return every pair, in order. A judge that fails makes an errored pair; one that refuses raises
     UserError."""
-    from valkyrie.grade.judges import shared_client
-
     judged, room = JudgedPairs(), asyncio.Semaphore(AT_ONCE)
 
     async def one(pair: Pair) -> PairOutcome:
@@ -161,8 +163,6 @@ async def _both_orders(
     spec: GraderSpec, plan: JudgePlan, before: GraderInput, after: GraderInput, usages: list[Json]
 ) -> _Said:
     """The mean of both orders; marked where they name different winners."""
-    from valkyrie.grade.judges.pairwise import ask_for_preference
-
     if (told := await plan.plugin_score(spec, before, after)) is not None:
         return _Said(told[0], f"{spec.label}: {told[1]}")
     judging = _judging(spec)
@@ -182,9 +182,6 @@ async def _both_orders(
 
 
 def _judging(spec: GraderSpec) -> Judging:
-    from valkyrie.grade.base import Config
-    from valkyrie.grade.judges.config import read_pairwise
-
     return read_pairwise(Config(spec))
 
 

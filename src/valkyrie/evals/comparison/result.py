@@ -14,6 +14,7 @@ from valkyrie.evals.comparison.judges import JudgePlan, judge_pairs
 from valkyrie.evals.comparison.pairs import MatchedTrials, PairOutcome, ResultSide, by_verdict, counted, match
 from valkyrie.evals.figures import is_fraction, run_of, views_of
 from valkyrie.evals.results import TrialResult
+from valkyrie.grade.judges.conversation import summed
 from valkyrie.report.formats import (
     NONE,
     PLAIN,
@@ -313,8 +314,6 @@ async def compare_folders(
     if plan is None:
         outcomes = [by_verdict(pair) for pair in matched.pairs]
         return FolderComparison(baseline, treatment, matched, Numbers(outcomes))
-    from valkyrie.grade.judges.conversation import summed
-
     judged = await judge_pairs(matched.pairs, plan, baseline, treatment)
     return FolderComparison(
         baseline, treatment, matched, Numbers(judged.outcomes), usage=summed(judged.usages)

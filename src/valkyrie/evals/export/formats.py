@@ -15,6 +15,7 @@ from valkyrie.artifact_store.disk import disk_errors, whole_file
 from valkyrie.domain import Json
 from valkyrie.errors import UsageError
 from valkyrie.evals.figures import trial_outcome
+from valkyrie.evals.junit import junit_xml
 from valkyrie.evals.markdown import markdown
 from valkyrie.evals.records import dump_line, to_line
 from valkyrie.evals.result_folder import JUNIT, REPORT, Key, folder_names
@@ -100,8 +101,6 @@ def check_options(given: Mapping[str, str], known: tuple[str, ...], exporter: st
 
 def export_junit(request: ExportRequest) -> Exported:
     """eval-results.junit.xml; stimuli of a spec that nobody ran are skipped test cases."""
-    from valkyrie.evals.junit import junit_xml
-
     check_options(request.options, (), "junit")
     found = request.results or _not_run(request)
     return Exported([write_text(request.output / JUNIT, junit_xml(found))])

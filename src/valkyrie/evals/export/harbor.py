@@ -20,6 +20,7 @@ from valkyrie.benchmarks.eval_spec.source import WORKSPACE
 from valkyrie.benchmarks.named.drafts import put_file, toml_text
 from valkyrie.domain import Json
 from valkyrie.errors import BenchmarkError, UsageError, UserError
+from valkyrie.evals.export import harbor_grader
 from valkyrie.evals.export.formats import Exported, ExportRequest, check_options
 from valkyrie.evals.result_folder import folder_names
 from valkyrie.grade import globs as workspace_globs
@@ -27,6 +28,7 @@ from valkyrie.grade.base import Matching, Sought, Substring
 from valkyrie.grade.builtin.programs import RunCommandGrader
 from valkyrie.grade.builtin.transcript import ExitSuccessGrader, OutputGrader
 from valkyrie.grade.builtin.workspace import FileExistsGrader, FileTextGrader
+from valkyrie.grade.graders import known_types, load_plugins, make_graders
 from valkyrie.grade.js_regex import JsRegex, RegexSyntaxError, compile_js
 from valkyrie.grade.protocol import Need, constraint_graders
 from valkyrie.specs import globs as glob_syntax
@@ -383,8 +385,6 @@ def _write_task(
     spec: EvalSpec, stimulus: Stimulus, folder: Path, options: HarborOptions, request: ExportRequest
 ) -> list[str]:
     """Write one task anew; what of it was left out."""
-    from valkyrie.grade.graders import make_graders
-
     if len(stimulus.turns) > 1 and options.join_turns_with is None:
         raise _LeftOutError(f"it has {len(stimulus.turns)} turns; `-- joinTurnsWith='\\n\\n'` makes them one")
     unloaded = _unloaded_graders(spec, stimulus, request)
@@ -408,8 +408,6 @@ def _write_task(
 
 def _unloaded_graders(spec: EvalSpec, stimulus: Stimulus, request: ExportRequest) -> list[GraderSpec]:
     """Return the graders that only plugins of the project can have: exporting runs nothing of a project."""
-    from valkyrie.grade.graders import known_types, load_plugins
-
     if not find_project(spec.folder.absolute()).plugins_of("graders"):
         return []
     known = set(known_types(load_plugins(request.grader_plugins, spec.folder)))
@@ -445,8 +443,6 @@ def _write_tests(
 
 def standalone() -> dict[str, str]:
     """The grader's files by name: those of this program, importing nothing but each other."""
-    from valkyrie.evals.export import harbor_grader
-
     found = {}
     for name, module in (
         ("grade.py", harbor_grader),

@@ -11,8 +11,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from valkyrie.compare.summary import sentence, summarise
 from valkyrie.domain import Json, TrialState, worst_score
 from valkyrie.errors import UnknownError, UserError
+from valkyrie.evals.records import RecordError, grader_of, read_lines
 from valkyrie.evals.results import (
     Invocation,
     ScoreVerification,
@@ -24,9 +26,11 @@ from valkyrie.evals.results import (
     invocation_of,
 )
 from valkyrie.grade.protocol import ConstraintResult, GraderResult
+from valkyrie.ingest.sources import find_results
+from valkyrie.ingest.trials import Times
 from valkyrie.report.tables import counts_as_zero
 from valkyrie.store.layout import encode_task_id
-from valkyrie.tracker.protocol import NamedRuns, named_runs
+from valkyrie.tracker.protocol import NamedRuns, each_trial, named_runs
 from valkyrie.tracker.results import LOG
 from valkyrie.trajectory.records import FILES, read_record
 from valkyrie.views import OutputsWanted
@@ -39,10 +43,6 @@ if TYPE_CHECKING:
 
 def from_folders(folders: Sequence[Path]) -> Invocation:
     """Everything the results.jsonl files in or below these folders say."""
-    from valkyrie.evals.records import RecordError, read_lines
-    from valkyrie.ingest.sources import find_results
-    from valkyrie.ingest.trials import Times
-
     trials: list[TrialResult] = []
     files = list(dict.fromkeys(path for folder in folders for path in find_results(folder)))
     for file in files:
@@ -78,9 +78,6 @@ def from_tracker(opened: Tracker, refs: Sequence[str], kept: KeptFiles | None = 
 
 def _sentences(opened: Tracker, runs: Sequence[RunView]) -> Sequence[str]:
     """Compare all runs on the same benchmark and dataset."""
-    from valkyrie.compare.summary import sentence, summarise
-    from valkyrie.tracker.protocol import each_trial
-
     summary = summarise([(run, each_trial(opened, run.id, detail="scores")) for run in runs])
     return [sentence(one) for one in summary.comparisons]
 
@@ -179,8 +176,6 @@ class _StoredTrials:
     @cached_property
     def _looked(self) -> tuple[Counter[str], float]:
         """Look at all of them once: what one counts depends on the others."""
-        from valkyrie.tracker.protocol import each_trial
-
         planned: Counter[str] = Counter()
         worst = 0.0
         for view in each_trial(self._opened, self._run.id, detail="scores"):
@@ -191,8 +186,6 @@ class _StoredTrials:
 
     def read(self) -> Iterator[TrialResult]:
         """Yield those that ended, in the order of the plan."""
-        from valkyrie.tracker.protocol import each_trial
-
         # Where each task has one trial, and no score is below 0, nothing depends on the others.
         alone = self._run.arguments.get("trials") == 1 and self._run.score.fraction and not self._run.ingested
         planned, worst = (None, 0.0) if alone else self._looked
@@ -302,8 +295,6 @@ def _verification(view: TrialView, *, zero: bool) -> ScoreVerification | None:
 
 def _graders(result: Json) -> list[GraderResult]:
     """Return what graders found; a service may call something else so, which says nothing here."""
-    from valkyrie.evals.records import grader_of
-
     listed = result.get("graders")
     found: list[GraderResult] = []
     for one in listed if isinstance(listed, list) else ():

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from benchmark_runner.agent_bundle import CONTRACT_FILES
+from benchmark_runner.agent_bundle.contract import load_contract
 from benchmark_runner.agent_bundle.resolution import misspelt
 from valkyrie.benchmarks.task_dir.folder import find_tasks, is_task, read_manifest
+from valkyrie.benchmarks.task_dir.task import TaskDirectory
 from valkyrie.benchmarks.task_dir.task_toml import stray_problem
 from valkyrie.config.permissions import outside
 from valkyrie.errors import UsageError, ValkyrieError
@@ -24,10 +26,6 @@ from valkyrie.specs.experiment import VariantPlan, plan_experiment, read_experim
 from valkyrie.specs.model import EvalSpec, Finding, Project, SourceLocation, SpecError
 from valkyrie.specs.project import examine_project, file_root, read_project
 from valkyrie.specs.reader import examine
-
-if TYPE_CHECKING:
-    from valkyrie.benchmarks.task_dir.task import TaskDirectory
-
 
 Kind = Literal["spec", "experiment", "project", "skill", "task", "benchmark", "agent"]
 MAX_DEPTH = 8
@@ -188,8 +186,6 @@ _PLACED = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?::(?P<column>\d+))?: (?P<mes
 
 def lint_task(folder: Path, task_id: str | None = None, root: Path | None = None) -> list[Finding]:
     """Return what keeps the task from running; `root` is the folder of its benchmark."""
-    from valkyrie.benchmarks.task_dir.task import TaskDirectory
-
     task = TaskDirectory(task_id or folder.resolve().name, folder, root=root)
     found: list[Finding] = []
     for problem in task.problems():
@@ -227,8 +223,6 @@ def lint_benchmark(folder: Path) -> list[Finding]:
 
 def lint_agent(folder: Path) -> list[Finding]:
     """Its contract."""
-    from benchmark_runner.agent_bundle.contract import load_contract
-
     file = next(
         (folder / name for name in CONTRACT_FILES if (folder / name).is_file()), folder / CONTRACT_FILES[0]
     )

@@ -14,6 +14,7 @@ from valkyrie.agents.catalog import CATALOG
 from valkyrie.agents.loader import ALIASES, agent_for
 from valkyrie.benchmarks.eval_spec.layout import is_committed
 from valkyrie.benchmarks.eval_spec.source import EvalOptions
+from valkyrie.benchmarks.eval_spec.workspace import problems
 from valkyrie.errors import UsageError, ValkyrieError
 from valkyrie.evals.lint.claims import contradictions, vacuous, weak
 from valkyrie.evals.lint.graders import grader_findings, grader_value_findings, tool_findings, weight_findings
@@ -289,8 +290,6 @@ def _weighed(spec: EvalSpec, found: Iterator[Finding]) -> Iterator[Finding]:
 
 def _missing(spec: EvalSpec, stimulus: Stimulus) -> list[Finding]:
     """Files, skills and repositories that are not there."""
-    from valkyrie.benchmarks.eval_spec.workspace import problems
-
     try:
         return problems(stimulus, EvalOptions(work_dir=str(spec.folder.absolute())))
     except OSError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sandboxes.registry import public_origin
 from valkyrie.errors import UsageError
+from valkyrie.specs.schema import json_schema
 
 TEMPLATES = Path(__file__).parent / "files"
 _FILES = {
@@ -54,8 +55,6 @@ def start_project(folder: Path, *, ci: str | None = None, force: bool = False) -
 
 
 def _texts(files: Mapping[str, str]) -> dict[str, str]:
-    from valkyrie.specs.schema import json_schema
-
     texts = {path: (TEMPLATES / name).read_text(encoding="utf-8") for path, name in files.items()}
     if found := public_origin():
         texts = {path: text.replace(_SOURCE, json.dumps(found)) for path, text in texts.items()}

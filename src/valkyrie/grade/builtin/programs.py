@@ -11,6 +11,7 @@ from valkyrie.domain import Json
 from valkyrie.errors import GraderError, GraderTimeoutError
 from valkyrie.grade.base import KEYS, BuiltIn, Config, clipped, result_of
 from valkyrie.grade.protocol import GraderInput, GraderResult, Need, Program, ProgramResult, Workbench
+from valkyrie.trajectory.records import to_record
 
 RESERVED = ("EVALUATE_WORKSPACE", "EVALUATE_GRADER_INPUT")
 DEFAULT_TIMEOUT_S = 60.0
@@ -182,8 +183,6 @@ class ProgramGrader(BuiltIn):
 
 def grader_input(given: GraderInput, config: Json) -> Json:
     """Return what a program finds in the file EVALUATE_GRADER_INPUT."""
-    from valkyrie.trajectory.records import to_record
-
     stimulus = given.stimulus
     about: Json = {
         "name": stimulus.name,

@@ -1,9 +1,24 @@
-"""Models as judges: `prompt` and `panel`, and the comparison of two answers for `compare`."""
+"""Models as judges: `prompt` and `panel`, and the comparison of two answers for `compare`.
+
+The names load on first use: most evals ask no judge.
+"""
 
 from __future__ import annotations
 
-from valkyrie.grade.judges.client import JudgeClient, shared_client
-from valkyrie.grade.judges.panel import PanelGrader, PromptGrader
-from valkyrie.grade.judges.readiness import check_judges
+from typing import TYPE_CHECKING
 
-__all__ = ["JudgeClient", "PanelGrader", "PromptGrader", "check_judges", "shared_client"]
+from sandboxes.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from valkyrie.grade.judges.client import JudgeClient, shared_client
+    from valkyrie.grade.judges.endpoint import check_address
+    from valkyrie.grade.judges.panel import PanelGrader, PromptGrader, check_judges
+
+_HOME = {
+    "valkyrie.grade.judges.client": ("JudgeClient", "shared_client"),
+    "valkyrie.grade.judges.endpoint": ("check_address",),
+    "valkyrie.grade.judges.panel": ("PanelGrader", "PromptGrader", "check_judges"),
+}
+__getattr__, __dir__ = lazy_names(__name__, _HOME)
+
+__all__ = ["JudgeClient", "PanelGrader", "PromptGrader", "check_address", "check_judges", "shared_client"]

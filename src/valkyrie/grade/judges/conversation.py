@@ -15,6 +15,7 @@ from valkyrie.grade.judges.client import JudgeClient, QuestionTooLongError, shar
 from valkyrie.grade.judges.config import Scale
 from valkyrie.grade.judges.endpoint import JudgeEndpoint
 from valkyrie.grade.protocol import JUDGE_NO_VERDICT
+from valkyrie.prices import price
 
 # A conversation with a judge: asked once, reminded at most twice, until it calls its tool rightly.
 
@@ -102,8 +103,6 @@ def _only_call(reply: Reply, tool: FunctionTool) -> Json:
 
 def usage_of(model: str, tokens: TokenUsage, requests: int) -> Json:
     """Return tokens and cost as results.jsonl has them; no cost where no price is published."""
-    from valkyrie.prices import price
-
     priced = price(
         model,
         input_tokens=tokens.input_tokens,
