@@ -161,9 +161,8 @@ def test_grading_again_needs_trust_as_well(valk: Valk, project: Path, canary: Pa
 def test_plugins_that_changed_after_the_plan_are_not_loaded(valk: Valk, project: Path) -> None:
     """Also where a run is taken up again by a command that knows nothing of trust."""
     from valkyrie.benchmarks.eval_spec.source import graders_of, open_spec
-    from valkyrie.evals.plan import plan_evals
+    from valkyrie.evals.plan import EvalItem, EvalRequest, plan_evals
     from valkyrie.evals.plugins import check_still_trusted, with_project_plugins
-    from valkyrie.evals.request import EvalItem, EvalRequest
     from valkyrie.specs.project import find_project
 
     request = EvalRequest([EvalItem(project / "eval.yaml")], work_dir=project)

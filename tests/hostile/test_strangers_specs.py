@@ -16,8 +16,8 @@ import yaml
 from tests.integration.evals.commands import Said, Valk
 from tests.integration.evals.commands import valk as valk
 from valkyrie.errors import MissingSecretError, UsageError
+from valkyrie.grade.judges.client import JudgeSettings, find_endpoint
 from valkyrie.grade.judges.config import Judge
-from valkyrie.grade.judges.endpoint import JudgeSettings, find_endpoint
 from valkyrie.grade.protocol import JudgeDefaults
 from valkyrie.secrets import DotenvSource, EnvironmentSource, resolve
 
@@ -344,7 +344,7 @@ def test_on_a_terminal_the_user_is_asked(
 
     from valkyrie.cli.eval_session import with_asked
     from valkyrie.cli.output import Output
-    from valkyrie.evals.request import EvalItem, EvalRequest
+    from valkyrie.evals.plan import EvalItem, EvalRequest
 
     (project / "evil").mkdir()
     (project / "evil/contract.yaml").write_text(CONTRACT.replace("{WANTED}", "{MY_CI_SECRET: MY_CI_SECRET}"))

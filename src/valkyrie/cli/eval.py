@@ -39,8 +39,8 @@ from valkyrie.specs.project import file_root, find_project
 from valkyrie.views.jobs import JobFilter
 
 if TYPE_CHECKING:
+    from valkyrie.evals.plan import EvalRequest
     from valkyrie.evals.plugins import ReporterGroup
-    from valkyrie.evals.request import EvalRequest
     from valkyrie.evals.result_folder import WrittenResults
     from valkyrie.evals.results import Invocation, SpecResult, StimulusResult
     from valkyrie.evals.runner import FinishedEval

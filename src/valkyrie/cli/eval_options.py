@@ -20,12 +20,12 @@ from valkyrie.cli.options import (
 )
 from valkyrie.cli.vocabulary import Pairs, WordsOption, split_agent
 from valkyrie.errors import UsageError
-from valkyrie.evals.request import EvalRequest
+from valkyrie.evals.plan import EvalRequest
 from valkyrie.evals.shards import check_run_id
 from valkyrie.specs.fields import parse_duration
 
 if TYPE_CHECKING:
-    from valkyrie.evals.request import EvalItem
+    from valkyrie.evals.plan import EvalItem
 
 
 LAST = "last"

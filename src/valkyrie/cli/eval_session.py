@@ -14,12 +14,11 @@ from valkyrie.cli.output import Output
 from valkyrie.config.values import data_folder, effective
 from valkyrie.errors import UsageError, UserError, ValkyrieError
 from valkyrie.evals.otlp import OtlpReporter
-from valkyrie.evals.plan import plan_evals, trials_of
+from valkyrie.evals.plan import EvalItem, EvalRequest, plan_evals, trials_of
 from valkyrie.evals.plugins import ReporterGroup, check_still_trusted, load_reporters, used_plugins
-from valkyrie.evals.request import EvalItem, EvalRequest
 from valkyrie.evals.runner import MARKER, find_marker
 from valkyrie.evals.stored_results import skipped_eval
-from valkyrie.grade.judges.readiness import endpoints
+from valkyrie.grade.judges.panel import endpoints
 from valkyrie.report.formats import Column, Table, plural, safe
 from valkyrie.report.run_details import gaps_text
 from valkyrie.specs.discovery import discover, fits, parse_tags, suite_files, suite_of

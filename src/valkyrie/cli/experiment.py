@@ -50,8 +50,8 @@ from valkyrie.specs.project import find_project
 
 if TYPE_CHECKING:
     from valkyrie.evals.experiments import ExperimentResult, WrittenExperiment
+    from valkyrie.evals.plan import EvalRequest
     from valkyrie.evals.plugins import ReporterGroup
-    from valkyrie.evals.request import EvalRequest
     from valkyrie.evals.runner import FinishedEval
 
 DEFAULT_OUTPUT = "vally-experiment-results"

@@ -21,10 +21,10 @@ from valkyrie.cli.output import Output
 from valkyrie.config.permissions import Allowance
 from valkyrie.errors import UsageError, UserError
 from valkyrie.evals.console import Printer, ReportStream
+from valkyrie.evals.plan import EvalItem, EvalRequest
 from valkyrie.evals.plugins import trusted_graders, with_project_plugins
 from valkyrie.evals.records import to_line
 from valkyrie.evals.regrade import RegradeOptions, RegradeSources, grade_again, offered_skills, trials_of
-from valkyrie.evals.request import EvalItem, EvalRequest
 from valkyrie.evals.results import invocation_of
 from valkyrie.evals.runner import run_eval
 from valkyrie.grade.protocol import JudgeDefaults

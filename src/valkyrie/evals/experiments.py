@@ -23,8 +23,8 @@ from valkyrie.evals.comparison.result import FolderComparison, compare_folders, 
 from valkyrie.evals.figures import EvalOutcome, Figures, figures, is_fraction, run_of, views_of
 from valkyrie.evals.markdown import escaped
 from valkyrie.evals.phrases import ends_text, percent, score_text, seconds
+from valkyrie.evals.plan import DEFAULT_WORKERS, EvalItem, EvalRequest
 from valkyrie.evals.records import dump_line, read_lines
-from valkyrie.evals.request import DEFAULT_WORKERS, EvalItem, EvalRequest
 from valkyrie.evals.result_folder import RESULTS, folder_names, write_all
 from valkyrie.evals.results import Invocation, SpecResult, StimulusResult, TrialResult
 from valkyrie.grade.graders import load_plugins

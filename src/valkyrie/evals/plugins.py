@@ -14,9 +14,8 @@ from valkyrie.agents.loader import is_known_executor
 from valkyrie.benchmarks.eval_spec.source import open_spec
 from valkyrie.domain import Json
 from valkyrie.errors import UsageError, UserError
-from valkyrie.evals.plan import UsedPlugins, first_options
+from valkyrie.evals.plan import EvalRequest, UsedPlugins, first_options
 from valkyrie.evals.records import to_line, trial_key
-from valkyrie.evals.request import EvalRequest
 from valkyrie.evals.result_folder import run_summary
 from valkyrie.evals.results import Invocation, SpecResult, StimulusResult
 from valkyrie.grade.graders import known_types, load_plugins

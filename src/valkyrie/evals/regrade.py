@@ -20,8 +20,8 @@ from valkyrie.benchmarks.eval_spec.workbench import ROOM, SandboxWorkbench
 from valkyrie.errors import GraderError, InfrastructureError, UsageError, UserError
 from valkyrie.evals.records import from_line
 from valkyrie.evals.results import TrialFault, TrialResult
-from valkyrie.grade.graders import GradingTime, MadeGrader, grade_all, make_graders, verdict
 from valkyrie.grade import judges
+from valkyrie.grade.graders import GradingTime, MadeGrader, grade_all, make_graders, verdict
 from valkyrie.grade.protocol import (
     TOKENS_UNREPORTED,
     GraderInput,

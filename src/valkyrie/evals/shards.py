@@ -14,9 +14,8 @@ from valkyrie.artifact_store.disk import disk_errors, whole_file
 from valkyrie.benchmarks.eval_spec.source import open_spec
 from valkyrie.domain import Json, content_digest
 from valkyrie.errors import UsageError, UserError
-from valkyrie.evals.plan import first_options, trials_of
+from valkyrie.evals.plan import EvalItem, EvalRequest, first_options, trials_of
 from valkyrie.evals.records import RecordError, read_lines, trial_key
-from valkyrie.evals.request import EvalItem, EvalRequest
 from valkyrie.evals.results import Invocation, TrialResult, invocation_of
 from valkyrie.ingest.sources import find_results
 from valkyrie.ingest.trials import Times, beside, plain

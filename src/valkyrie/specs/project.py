@@ -10,9 +10,9 @@ from pathlib import Path
 from valkyrie.config.permissions import outside
 from valkyrie.domain import Json
 from valkyrie.errors import UsageError
-from valkyrie.specs.environments import read_environment
 from valkyrie.specs.fields import Fields, Node, Notes, texts_of
 from valkyrie.specs.model import EvalSpec, Finding, GraderSpec, Project, SourceLocation, Stimulus, Suite
+from valkyrie.specs.stimuli import read_environment
 from valkyrie.specs.yaml_places import load_yaml
 from valkyrie.trust import foreign_owner, home_folder, trust_state, trusted_projects
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from valkyrie.config.permissions import Allowance
 from valkyrie.domain import Json
-from valkyrie.specs.environments import read_environment
 from valkyrie.specs.fields import Fields, Node, Notes, from_data, overlay, with_entries
 from valkyrie.specs.model import (
     Defaults,
@@ -26,6 +25,7 @@ from valkyrie.specs.project import file_root, find_project, named_environment, o
 from valkyrie.specs.stimuli import (
     InheritedFields,
     read_artifacts,
+    read_environment,
     read_grading,
     read_stimulus,
     read_tags,

@@ -16,7 +16,7 @@ from valkyrie.evals.results import TrialResult
 from valkyrie.grade.base import Config
 from valkyrie.grade.judges import shared_client
 from valkyrie.grade.judges.config import read_pairwise
-from valkyrie.grade.judges.pairwise import ask_for_preference
+from valkyrie.grade.judges.evidence import ask_for_preference
 from valkyrie.grade.protocol import GraderInput, JudgeDefaults
 from valkyrie.report.statistics import mean
 from valkyrie.specs.model import EvalSpec, GraderSpec, Stimulus
@@ -26,7 +26,7 @@ from valkyrie.trajectory.records import from_record
 if TYPE_CHECKING:
     from valkyrie.grade.graders import GraderRegistry
     from valkyrie.grade.judges.config import Judging
-    from valkyrie.grade.judges.pairwise import Preference
+    from valkyrie.grade.judges.evidence import Preference
 
 AT_ONCE = 8
 JUDGES = ("prompt", "pairwise")

@@ -10,14 +10,20 @@ from typing import TYPE_CHECKING
 from sandboxes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from valkyrie.grade.judges.client import JudgeClient, shared_client
-    from valkyrie.grade.judges.endpoint import check_address
+    from valkyrie.grade.judges.client import JudgeClient, check_address, shared_client
     from valkyrie.grade.judges.panel import PanelGrader, PromptGrader, check_judges
 
 _HOME = {
-    "valkyrie.grade.judges.client": ("JudgeClient", "shared_client"),
-    "valkyrie.grade.judges.endpoint": ("check_address",),
-    "valkyrie.grade.judges.panel": ("PanelGrader", "PromptGrader", "check_judges"),
+    "valkyrie.grade.judges.client": (
+        "JudgeClient",
+        "shared_client",
+        "check_address",
+    ),
+    "valkyrie.grade.judges.panel": (
+        "PanelGrader",
+        "PromptGrader",
+        "check_judges",
+    ),
 }
 __getattr__, __dir__ = lazy_names(__name__, _HOME)
 

@@ -11,9 +11,8 @@ from benchmark_runner.models.client import DIALECTS
 from benchmark_runner.models.dialect import FunctionTool, Reply, TokenUsage
 from valkyrie.domain import Json
 from valkyrie.errors import GraderError
-from valkyrie.grade.judges.client import JudgeClient, QuestionTooLongError, shared_client
+from valkyrie.grade.judges.client import JudgeClient, JudgeEndpoint, QuestionTooLongError, shared_client
 from valkyrie.grade.judges.config import Scale
-from valkyrie.grade.judges.endpoint import JudgeEndpoint
 from valkyrie.grade.protocol import JUDGE_NO_VERDICT
 from valkyrie.prices import price
 

@@ -1,20 +1,29 @@
-"""Graders that ask a judge: one of them, or a panel."""
+"""Graders that ask a judge, one of them or a panel, and whether judges can be asked at all."""
 
 from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from valkyrie.domain import Json
 from valkyrie.errors import GraderError, JudgeError, UserError
 from valkyrie.grade.base import BuiltIn, Config
+from valkyrie.grade.judges.client import JudgeEndpoint, JudgeSettings, find_endpoint
 from valkyrie.grade.judges.config import Judge, Judging, PanelCriterion, reaches, read_panel, read_prompt
 from valkyrie.grade.judges.conversation import Answered, JudgeGrade, summed
 from valkyrie.grade.judges.evidence import ask_for_grade, cited, nothing_done
-from valkyrie.grade.protocol import JUDGE_NO_VERDICT, JUDGE_REFUSED_QUESTION, GraderInput, GraderResult, Need
+from valkyrie.grade.protocol import (
+    JUDGE_NO_VERDICT,
+    JUDGE_REFUSED_QUESTION,
+    Grader,
+    GraderInput,
+    GraderResult,
+    JudgeDefaults,
+    Need,
+)
 from valkyrie.specs.model import Finding, GraderSpec, Stimulus
 
 
@@ -270,3 +279,25 @@ def _all_failed(spec: GraderSpec, failures: Sequence[Failure]) -> Failure:
         return GraderError(message, cause=JUDGE_NO_VERDICT)
     waits = [failure.retry_after for failure in failures if failure.retry_after is not None]
     return JudgeError(message, retry_after=max(waits, default=None))
+
+
+# Check that judges can be asked at all, before an agent is run for them to judge.
+
+
+def check_judges(
+    graders: Iterable[Grader], asking: JudgeDefaults, settings: JudgeSettings | None = None
+) -> None:
+    """Raise UsageError or UserError where a judge has no model, or its model no address. Nobody is asked."""
+    for _ in endpoints(graders, asking, settings):
+        pass
+
+
+def endpoints(
+    graders: Iterable[Grader], asking: JudgeDefaults, settings: JudgeSettings | None = None
+) -> Iterator[JudgeEndpoint]:
+    """Yield where each judge would be asked. Raises as `check_judges` does."""
+    settings = settings or JudgeSettings.default()
+    for grader in graders:
+        if isinstance(grader, PromptGrader | PanelGrader):
+            for judge in grader.judges:
+                yield find_endpoint(judge, asking, settings)

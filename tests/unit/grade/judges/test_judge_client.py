@@ -15,10 +15,9 @@ from tests.unit.benchmark_runner.canned import answering, http
 from tests.unit.grade.judges.judge_server import QUICKLY, asked_at, grade, judge, prompt_spec, trial
 from valkyrie.errors import GraderError, JudgeError, UserError
 from valkyrie.grade.judges import JudgeClient, PromptGrader, shared_client
-from valkyrie.grade.judges.client import BACKOFF
+from valkyrie.grade.judges.client import BACKOFF, JudgeEndpoint
 from valkyrie.grade.judges.config import SCALES
 from valkyrie.grade.judges.conversation import grade_tool
-from valkyrie.grade.judges.endpoint import JudgeEndpoint
 from valkyrie.testing import Fault, ModelServer, Script
 from valkyrie.testing.model_server.script import Turn
 

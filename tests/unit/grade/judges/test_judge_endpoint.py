@@ -9,8 +9,8 @@ import pytest
 from valkyrie.config.values import secrets_path
 from valkyrie.errors import UsageError, UserError
 from valkyrie.grade.judges import PanelGrader, PromptGrader, check_judges
+from valkyrie.grade.judges.client import JudgeEndpoint, JudgeSettings, check_address, find_endpoint
 from valkyrie.grade.judges.config import Judge
-from valkyrie.grade.judges.endpoint import JudgeEndpoint, JudgeSettings, check_address, find_endpoint
 from valkyrie.grade.protocol import JudgeDefaults
 from valkyrie.secrets import SecretStore
 from valkyrie.specs.model import GraderSpec

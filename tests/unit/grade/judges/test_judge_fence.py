@@ -11,8 +11,7 @@ import pytest
 from tests.unit.grade.judges.judge_server import asked_at, grade, judge, prompt_spec, trial
 from valkyrie.grade.judges import PromptGrader
 from valkyrie.grade.judges.config import Judge
-from valkyrie.grade.judges.evidence import Fence, harmless, shortened
-from valkyrie.grade.judges.pairwise import ask_for_preference
+from valkyrie.grade.judges.evidence import Fence, ask_for_preference, harmless, shortened
 from valkyrie.testing import ToolRequest
 from valkyrie.trajectory.transcript import Event, Transcript
 
