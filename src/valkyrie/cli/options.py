@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from valkyrie import views
 from valkyrie.cli.commands import HELP_NAMES
 from valkyrie.cli.output import Output, reader_left
 from valkyrie.cli.vocabulary import Pairs, VocabularyCommand, WordsOption, mapping
 from valkyrie.domain import may_be_id
 from valkyrie.report.formats import safe
 from valkyrie.text import read_regular
-from valkyrie.views import RunFilter
-from valkyrie.views.jobs import JobFilter
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
@@ -169,7 +168,7 @@ def _complete_run(_ctx: click.Context, _param: click.Parameter, incomplete: str)
 
     try:
         with tracker() as opened:
-            runs, jobs = opened.list(RunFilter()).runs, opened.list_jobs(JobFilter()).jobs
+            runs, jobs = opened.list(views.RunFilter()).runs, opened.list_jobs(views.JobFilter()).jobs
     except (ValkyrieError, OSError):
         return []
     named = [f"{job.name}/{run.agent}" if len(job.runs) > 1 else job.name for job in jobs for run in job.runs]

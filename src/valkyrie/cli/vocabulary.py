@@ -13,22 +13,22 @@ from typing import Any
 
 import click
 
+from valkyrie import views
 from valkyrie.text import did_you_mean
-from valkyrie.views.jobs import JobAgent
 
 _CLASS = re.compile(r"(?P<package>[A-Za-z_]\w*)(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?=:|$)")
 _ELSEWHERE = ("upload:", "file:/")
 """Words for agents in which every colon is their own."""
 
 
-def parse_agent(word: str) -> JobAgent:
+def parse_agent(word: str) -> views.JobAgent:
     """The agent and the model a word names; ValueError says what is wrong with it."""
     name, model = _split(word)
     if not name:
         raise ValueError(f"{word!r} names no agent; it is AGENT or AGENT:MODEL.")
     if model == "":
         raise ValueError(f"{word!r} has a colon and no model after it; it is AGENT or AGENT:MODEL.")
-    return JobAgent(name, model)
+    return views.JobAgent(name, model)
 
 
 def split_agent(word: str, model: str | None) -> tuple[str, str | None]:
@@ -42,7 +42,7 @@ def split_agent(word: str, model: str | None) -> tuple[str, str | None]:
     return agent.agent, agent.model or model
 
 
-def with_models(agents: Sequence[JobAgent], model: str | None = None) -> list[JobAgent]:
+def with_models(agents: Sequence[views.JobAgent], model: str | None = None) -> list[views.JobAgent]:
     """Return agents with a model each: their own, else `model`; UsageError for one that needs one."""
     found = [one if one.model else replace(one, model=model) for one in agents]
     for one in found:

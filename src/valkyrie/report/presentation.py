@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
+from valkyrie import views
 from valkyrie.artifact_store.protocol import run_prefix
 from valkyrie.domain import DEFAULT_ORG, SECOND_TRIES, Category, JobState, Json, RunState, TrialState
 from valkyrie.report.run_details import spread_json
@@ -26,7 +27,6 @@ from valkyrie.views import (
     TrialView,
     UsageView,
 )
-from valkyrie.views.jobs import JobView
 
 ALIKE = 0.75
 COMPARED = 160
@@ -412,11 +412,11 @@ def _disposition(
 # A job's rows as the view people see; its state is what its runs say.
 
 
-def job_view(row: Any, runs: Sequence[RunView], *, org: str) -> JobView:
+def job_view(row: Any, runs: Sequence[RunView], *, org: str) -> views.JobView:
     """One job with its runs, in order."""
     asked = row.arguments
     template = asked["template"]
-    return JobView(
+    return views.JobView(
         id=row.id,
         name=row.name,
         state=job_state(runs, row.ends_at).value,

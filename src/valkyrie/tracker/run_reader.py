@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from valkyrie import views
 from valkyrie.domain import Json, RunState
 from valkyrie.errors import UserError
 from valkyrie.report.formats import number
@@ -25,9 +26,6 @@ from valkyrie.tracker.app import CallerContext
 from valkyrie.views import (
     AttemptView,
     ErrorGroup,
-    ExecutorView,
-    QueueEntry,
-    QueueView,
     RunFilter,
     RunPage,
     RunView,
@@ -122,7 +120,7 @@ class RunReader:
             rows, total, cursor = runs.page(connection, wanted)
             open_runs = [row.id for row in rows if not RunState(row.state).terminal]
             regraded = regrades.under_way(connection, open_runs) if open_runs else {}
-        views = [
+        listed = [
             _with_regrade(
                 run_view(row, executor=executor, folder=self.folder(row.id), org=self._context.identity.org),
                 row,
@@ -130,7 +128,7 @@ class RunReader:
             )
             for row in rows
         ]
-        return RunPage(views, total, cursor)
+        return RunPage(listed, total, cursor)
 
     def _job_id(self, ref: str) -> str:
         with self._context.store.reading() as connection:
@@ -189,12 +187,12 @@ class RunReader:
             view = self.fetch(view.id)
         return view
 
-    def queue(self) -> QueueView:
+    def queue(self) -> views.QueueView:
         with self._context.store.reading() as connection:
             rows = runs.queue(connection, self._context.identity.org_id)
             living = executors.living(connection)
         entries = [
-            QueueEntry(
+            views.QueueEntry(
                 run_id=row.id,
                 agent=row.agent,
                 benchmark=row.benchmark,
@@ -209,12 +207,12 @@ class RunReader:
             )
             for row in rows
         ]
-        return QueueView(entries, [self._executor_view(row) for row in living])
+        return views.QueueView(entries, [self._executor_view(row) for row in living])
 
-    def _executor_view(self, row: Any) -> ExecutorView:
+    def _executor_view(self, row: Any) -> views.ExecutorView:
         """One executor; what it holds may be other organisations' and is told to the default one only."""
         shared = not self._context.sees_machine
-        return ExecutorView(
+        return views.ExecutorView(
             id=row.id,
             host="" if shared else row.host,
             pid=0 if shared else row.pid,

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 from sandboxes.lazy_names import lazy_names
 
 _HOME = {
+    "valkyrie.views.jobs": [
+        *("JobAgent", "JobChange", "JobFilter", "JobPage", "JobPlan", "JobRequest", "JobRetry"),
+        *("JobStop", "JobView", "StartedJob"),
+    ],
     "valkyrie.views.requests": [
         *("AgentFailureRule", "OutputsWanted", "PlanView", "ResultsWanted", "ResumeRequest"),
         *("RetryRequest", "RunRequest", "StartedRun", "StopRequest", "TasksRequest"),
@@ -32,6 +36,7 @@ _HOME = {
 __getattr__, __dir__ = lazy_names(__name__, _HOME)
 
 if TYPE_CHECKING:
+    from valkyrie.views.jobs import *  # noqa: F403
     from valkyrie.views.requests import *  # noqa: F403
     from valkyrie.views.resources import *  # noqa: F403
     from valkyrie.views.results import *  # noqa: F403
