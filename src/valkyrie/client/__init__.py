@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from valkyrie.client.client import ValkyrieClient
-    from valkyrie.client.events import RunChanged, RunEvent, TrialChanged
-
-__all__ = ["RunChanged", "RunEvent", "TrialChanged", "ValkyrieClient"]
+from sandboxes.lazy_names import lazy_names
 
 # Embedded mode uses parts of this package and must not pay for an HTTP library.
-_WHERE = {"ValkyrieClient": "client", "RunChanged": "events", "RunEvent": "events", "TrialChanged": "events"}
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "valkyrie.client.client": ["ValkyrieClient"],
+        "valkyrie.client.events": ["RunChanged", "RunEvent", "TrialChanged"],
+    },
+)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+if TYPE_CHECKING:
+    from valkyrie.client.client import *  # noqa: F403
+    from valkyrie.client.events import *  # noqa: F403

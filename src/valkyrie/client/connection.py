@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
+from benchmark_service.http_connections import is_loopback
 from sandboxes.retry import Backoff, Retries, parse_retry_after
 from valkyrie import __version__, errors
+from valkyrie.domain import Json
 from valkyrie.errors import (
     AccessError,
     InfrastructureError,
@@ -445,8 +449,6 @@ def _proxy(url: str) -> str | None:
     proxy = getproxies().get(parts.scheme)
     if not proxy or proxy_bypass(parts.netloc):
         return None
-    from benchmark_service.http_connections import is_loopback
-
     return None if is_loopback(url) else proxy
 
 
@@ -470,3 +472,60 @@ def _words(error: Exception) -> str:
     if isinstance(error, httpx.TimeoutException):
         return "it took too long"
     return str(error).rstrip(".") or "the connection broke off"
+
+
+# Requests as they are sent: what they say beyond their defaults, as a body, as a query, as keywords.
+
+Fields = ParamSpec("Fields")
+Request = TypeVar("Request")
+Verbs = TypeVar("Verbs")
+Answer = TypeVar("Answer")
+
+
+def fields_of(
+    kind: Callable[Fields, Request],
+) -> Callable[
+    [Callable[[Verbs, str, Request], Awaitable[Answer]]],
+    Callable[Concatenate[Verbs, str, Fields], Coroutine[Any, Any, Answer]],
+]:
+    """Let people call a verb with the fields of its request: `resume(ref, concurrency=3)`."""
+
+    def decorate(
+        verb: Callable[[Verbs, str, Request], Awaitable[Answer]],
+    ) -> Callable[Concatenate[Verbs, str, Fields], Coroutine[Any, Any, Answer]]:
+        @wraps(verb)
+        async def call(self: Verbs, ref: str, /, *args: Fields.args, **fields: Fields.kwargs) -> Answer:
+            return await verb(self, ref, kind(*args, **fields))
+
+        first = list(inspect.signature(verb).parameters.values())[:2]
+        rest = inspect.signature(kind).parameters.values()
+        call.__signature__ = inspect.Signature([*first, *rest])  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def changed(view: Any) -> Json:
+    """Return what a request says beyond its defaults: an older tracker need not know the rest."""
+    said: Json = {}
+    for one in fields(view):
+        value = getattr(view, one.name)
+        default = one.default_factory() if one.default_factory is not MISSING else one.default
+        if value is not None and value != default:
+            said[one.name] = value if not isinstance(value, Mapping) else dict(value)
+    return said
+
+
+def params(values: Mapping[str, Any]) -> Params:
+    """Query parameters that have a value; of a sequence one for each."""
+    found: list[tuple[str, str]] = []
+    for name, value in values.items():
+        many = value if isinstance(value, tuple | list) else [value]
+        found += [
+            (name, str(one).lower() if isinstance(one, bool) else str(one)) for one in many if one is not None
+        ]
+    return found
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -17,7 +17,6 @@ from valkyrie.client.connection import (
     TrackerCall,
     TrackerRetries,
     TrackerUnreachableError,
-    path,
     strange,
     unreachable,
 )
@@ -114,27 +113,7 @@ RunEvent = RunChanged | TrialChanged
 Event = TypeVar("Event")
 
 
-async def run_events(
-    connection: Connection, ref: str, *, trials: bool, after: int | None
-) -> AsyncGenerator[RunEvent, None]:
-    """Events until the run ended."""
-    wanted = [("trials", "true" if trials else "false")]
-    call = TrackerCall("GET", path("runs", ref, "events"), params=wanted)
-    events: AsyncGenerator[RunEvent, None] = _events(connection, call, _run_event, after)
-    async with aclosing(events) as found:
-        async for event in found:
-            yield event
-
-
-async def job_events(connection: Connection, ref: str, *, after: int | None) -> AsyncGenerator[JobView, None]:
-    """Yield the job after every change, until it ended."""
-    call = TrackerCall("GET", path("jobs", ref, "events"))
-    async with aclosing(_events(connection, call, _job_event, after)) as found:
-        async for job in found:
-            yield job
-
-
-async def _events(
+async def stream_events(
     connection: Connection,
     call: TrackerCall,
     read: Callable[[Connection, Message], Event | None],
@@ -189,7 +168,7 @@ async def _listen(
             raise strange(connection.url, str(error)) from None
 
 
-def _run_event(connection: Connection, message: Message) -> RunEvent | None:
+def read_run_event(connection: Connection, message: Message) -> RunEvent | None:
     """A message as an event; kinds a later version may add are passed over."""
     if message.kind not in ("run", "trial"):
         return None
@@ -199,7 +178,8 @@ def _run_event(connection: Connection, message: Message) -> RunEvent | None:
     return TrialChanged(version, connection.view(TrialView, data))
 
 
-def _job_event(connection: Connection, message: Message) -> JobView | None:
+def read_job_event(connection: Connection, message: Message) -> JobView | None:
+    """Return a message as the job it tells of."""
     if message.kind != "job":
         return None
     return connection.view(JobView, _read(connection, message)[1])

@@ -21,7 +21,7 @@ from valkyrie.benchmarks.catalog import known_benchmarks
 from valkyrie.benchmarks.protocol import BenchmarkRequest
 from valkyrie.client import caller
 from valkyrie.client.client import ValkyrieClient
-from valkyrie.client.runs import changed
+from valkyrie.client.connection import changed
 from valkyrie.domain import Json
 from valkyrie.errors import MissingSecretError, UnknownError, UserError
 from valkyrie.views import (

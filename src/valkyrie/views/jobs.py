@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from valkyrie.domain import DEFAULT_ORG, Json
-from valkyrie.views import PlanView, RunRequest, RunView
-from valkyrie.views.requests import AtLeastOne, ErrorCategory
+from valkyrie.views.requests import AtLeastOne, ErrorCategory, PlanView, RunRequest
+from valkyrie.views.runs import RunView
 
 DEFAULT_TIMEOUT_S = 7200.0
 DEFAULT_CONCURRENCY = 10

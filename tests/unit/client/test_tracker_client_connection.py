@@ -225,7 +225,7 @@ async def test_filters_become_parameters(client: ValkyrieClient, tracker: Script
     query = RunFilter(agent="a&b", started_by=("ann", "bob"), newest_first=False, limit=7, cursor="c")
     assert (await client.list(query)).runs[0].id == RUN
     wanted = [("agent", "a&b"), ("started_by", "ann"), ("started_by", "bob"), ("order", "asc")]
-    assert tracker.asked[-1].query == [*wanted, ("limit", "7"), ("cursor", "c")]
+    assert sorted(tracker.asked[-1].query) == sorted([*wanted, ("limit", "7"), ("cursor", "c")])
     tracker.on("GET", f"{FETCH}/trials", said({"trials": [], "total": 9}))
     assert await client.trials(RUN, TrialFilter(states=("ERROR", "STOPPED"), descending=True)) == ([], 9)
     assert tracker.asked[-1].query[:2] == [("states", "ERROR"), ("states", "STOPPED")]

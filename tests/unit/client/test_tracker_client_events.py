@@ -137,8 +137,8 @@ async def test_wait_honours_its_timeout_though_nobody_answers(tracker: ScriptedT
 async def test_wait_does_not_hope_for_ever(
     client: ValkyrieClient, tracker: ScriptedTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("valkyrie.client.runs.LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr("valkyrie.client.runs.NOBODY_WORKS_S", 0.1)
+    monkeypatch.setattr("valkyrie.client.client.LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("valkyrie.client.client.NOBODY_WORKS_S", 0.1)
     alone = run(1, executor="none", note="it waits for an executor")
     tracker.on("GET", f"/v1/runs/{RUN}", said(alone))
     hold = threading.Event()
