@@ -4,7 +4,7 @@
         reply = await chat.ask("How many legs does a spider have?")
     reply.text, reply.usage, reply.finish_reason
 
-Names load on first use; httpx only where a server is behind a proxy, or compresses.
+Names load on first use; aiohttp with the first request.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from sandboxes.lazy_names import lazy_names
 
 _HOME = {
-    "benchmark_runner.models.client": ["ChatModel"],
-    "benchmark_runner.models.connections": ["kept_connections"],
+    "benchmark_runner.models.client": ["ChatModel", "kept_connections"],
     "benchmark_runner.models.dialect": ["Message", "Reply", "Usage"],
     "benchmark_runner.models.endpoint": [
         "Endpoint",
@@ -31,7 +30,7 @@ __getattr__, __dir__ = lazy_names(__name__, _HOME)
 
 if TYPE_CHECKING:
     from benchmark_runner.models.client import ChatModel as ChatModel
-    from benchmark_runner.models.connections import kept_connections as kept_connections
+    from benchmark_runner.models.client import kept_connections as kept_connections
     from benchmark_runner.models.dialect import Message as Message
     from benchmark_runner.models.dialect import Reply as Reply
     from benchmark_runner.models.dialect import Usage as Usage

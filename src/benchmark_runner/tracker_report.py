@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmark_service.client_http import checked_url, decode_json
+from benchmark_service.http_client import HttpClient, HttpConnectionError, Incoming, shown_url
 from sandboxes.retry import Backoff, Retries, parse_retry_after
 
 if TYPE_CHECKING:
-    import httpx
-
     from benchmark_runner.artifacts import RunArtifacts
 
 KEY = "VALKYRIE_API_KEY"
@@ -53,9 +53,6 @@ async def report_run(url: str, artifacts: RunArtifacts) -> str:
 
 def checked_tracker(url: str) -> str:
     """A tracker's address; ReportError for what is none."""
-    from benchmark_service.client_http import checked_url
-    from benchmark_service.http_connections import shown_url
-
     try:
         base = checked_url(url.strip())
     except ValueError:
@@ -112,44 +109,33 @@ def _add(archive: zipfile.ZipFile, name: str, file: Path) -> None:
 
 async def _sent(base: str, archive: Path) -> Any:
     """The tracker's answer. Sending twice stores once, so what fails on the way is sent again."""
-    import httpx
-
-    from benchmark_service.http_connections import is_loopback
-
     key = os.environ.get(KEY, "").strip()
     if key and not (key.isascii() and key.isprintable() and " " not in key):
         raise ReportError(f"{KEY} has characters no key has; copy it again")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    timeout = httpx.Timeout(TIMEOUT_S, connect=5.0)
-    async with httpx.AsyncClient(headers=headers, timeout=timeout, trust_env=not is_loopback(base)) as client:
-        retries = Retries(BACKOFF)
+    http = HttpClient(headers, connect_s=5.0, read_s=TIMEOUT_S)
+    retries = Retries(BACKOFF)
+    try:
         while True:
             try:
-                response = await client.send(_request(client, base, archive), stream=True)
-                try:
-                    content = await _read(response)
-                finally:
-                    await response.aclose()
-                asked = parse_retry_after(response.headers.get("retry-after"))
-                delay = retries.next_delay(asked) if response.status_code in _BUSY else None
+                async with http.request("PUT", *_request(base, archive)) as incoming:
+                    content = await _read(incoming)
+                asked = parse_retry_after(incoming.headers.get("retry-after"))
+                delay = retries.next_delay(asked) if incoming.status in _BUSY else None
                 if delay is None:
-                    return _answer(base, response.status_code, content)
-            except httpx.HTTPError as error:
-                delay = None if isinstance(error, httpx.UnsupportedProtocol) else retries.next_delay()
+                    return _answer(base, incoming.status, content)
+            except HttpConnectionError as error:
+                delay = retries.next_delay()
                 if delay is None:
-                    said = str(error).rstrip(".") or "the connection broke off"
-                    raise ReportError(f"cannot reach the tracker at {base}: {said}") from None
+                    raise ReportError(f"cannot reach the tracker at {base}: {error}") from None
             await BACKOFF.sleep(delay)
+    finally:
+        await http.close()
 
 
-def _request(client: httpx.AsyncClient, base: str, archive: Path) -> httpx.Request:
-    return client.build_request(
-        "PUT",
-        f"{base}/v1/ingest",
-        params={"replace": "true"},
-        content=_pieces(archive),
-        headers={"Content-Type": "application/zip", "Content-Length": str(archive.stat().st_size)},
-    )
+def _request(base: str, archive: Path) -> tuple[str, dict[str, str], AsyncIterator[bytes]]:
+    headers = {"Content-Type": "application/zip", "Content-Length": str(archive.stat().st_size)}
+    return f"{base}/v1/ingest?replace=true", headers, _pieces(archive)
 
 
 async def _pieces(archive: Path) -> AsyncIterator[bytes]:
@@ -158,9 +144,9 @@ async def _pieces(archive: Path) -> AsyncIterator[bytes]:
             yield piece
 
 
-async def _read(response: httpx.Response) -> bytes:
+async def _read(incoming: Incoming) -> bytes:
     content = b""
-    async for piece in response.aiter_bytes():
+    async for piece in incoming.pieces:
         content += piece
         if len(content) > _LARGEST_ANSWER:
             break
@@ -168,8 +154,6 @@ async def _read(response: httpx.Response) -> bytes:
 
 
 def _answer(base: str, status: int, content: bytes) -> Any:
-    from benchmark_service.client_http import decode_json
-
     try:
         answer = decode_json(content)
     except ValueError:

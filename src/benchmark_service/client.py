@@ -10,13 +10,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote, urlencode
 
-import httpx
 from pydantic import BaseModel
 
 from benchmark_service.client_http import (
     Model,
     Params,
-    PooledTransport,
     ServiceCall,
     ServiceHttp,
     batches,
@@ -46,7 +44,7 @@ from benchmark_service.errors import (
     BenchmarkServiceUnauthenticatedError,
     StreamIdleError,
 )
-from benchmark_service.http_connections import ConnectionPool, Resolve, shown_url
+from benchmark_service.http_client import HttpClient, Resolve, shown_url
 from benchmark_service.schemas import (
     FinalScoreResponse,
     RetrieveTaskResponse,
@@ -178,10 +176,13 @@ class BenchmarkServiceClient(V1Calls):
         self._timeout = timeout
         self._pause = pause
         self._daytona_client: AsyncDaytona | None = None
-        self._http_client = httpx.AsyncClient(
-            headers=self._headers,
-            timeout=httpx.Timeout(timeout, connect=min(timeout, 15)),
-            transport=PooledTransport(ConnectionPool(keepalive_s=2, most_idle=50, resolve=resolve)),
+        self._http_client = HttpClient(
+            self._headers,
+            connect_s=min(timeout, 15),
+            read_s=timeout,
+            keepalive_s=2,
+            resolve=resolve,
+            cookies=True,
         )
         backoff = replace(_bounded(max_retry_wait), draw=jitter, sleep=pause)
         self._resume_backoff = replace(backoff, attempts=resume_attempts + 1, first_s=2.0)
@@ -218,7 +219,7 @@ class BenchmarkServiceClient(V1Calls):
     async def close(self) -> None:
         """Let go of all connections."""
         try:
-            await self._http_client.aclose()
+            await self._http_client.close()
         finally:
             if self._daytona_client is not None:
                 daytona, self._daytona_client = self._daytona_client, None

@@ -1,37 +1,31 @@
-"""A client's HTTP calls to a benchmark service: the transport, what is retried, and what an answer must look
-like."""
+"""A client's HTTP calls to a benchmark service: what is retried, and what an answer must look like."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
-from urllib.parse import urlencode, urljoin
+from urllib.parse import urlencode, urljoin, urlsplit
 
-import httpx
 from pydantic import BaseModel, ValidationError
 
-from benchmark_service import http_connections
 from benchmark_service.errors import (
     BenchmarkServiceConnectionError,
     BenchmarkServiceError,
     BenchmarkServiceProtocolError,
     BenchmarkServiceUnauthenticatedError,
 )
-from benchmark_service.http_connections import (
+from benchmark_service.http_client import (
     BrokeOffError,
+    HttpClient,
     HttpConnectionError,
+    Incoming,
     NotConnectedError,
-    NotConnectedInTimeError,
-    NotHttpError,
-    Origin,
     SilentError,
-    proxy_for,
-    request_bytes,
+    UndecodableError,
     same_place,
     shown_url,
 )
@@ -43,6 +37,7 @@ DATASET_VERSION_HEADER = "X-Benchmark-Dataset-Version"
 DETAIL_CHARS = 2000
 _BUSY = frozenset({429, 502, 503, 504})
 _MAX_REDIRECTS = 5
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -56,14 +51,20 @@ class RequestNeverSentError(BenchmarkServiceConnectionError):
 
 def checked_url(url: str) -> str:
     """A service's base URL without its last slash; refuses what is not one."""
-    try:
-        parts = httpx.URL(url)
-    except httpx.InvalidURL:
-        parts = httpx.URL("")
-    plain = parts.scheme in ("http", "https") and not parts.query and not parts.fragment
-    if not plain or not parts.host or (parts.port or 0) > 65535:
+    if not _is_service_url(url):
         raise ValueError(f"a service URL looks like http://host:port, not {shown_url(url)!r}")
     return url.rstrip("/")
+
+
+def _is_service_url(url: str) -> bool:
+    if not url.isprintable() or "?" in url or "#" in url:
+        return False
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna")
+        return parts.scheme in ("http", "https") and bool(host) and b" " not in host and parts.port != 0
+    except ValueError:
+        return False
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -79,7 +80,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 def handshake_redirect(uri: str, refusal: Exception) -> str | None:
     """Return where a handshake is redirected to, if that is still the same service."""
     response = getattr(refusal, "response", None)
-    if response is None or response.status_code not in (301, 302, 303, 307, 308):
+    if response is None or response.status_code not in _REDIRECTS:
         return None
     try:
         target = urljoin(uri, response.headers.get("Location", ""))
@@ -133,13 +134,28 @@ class ServiceCall:
     attempts: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceAnswer:
+    """An answer, read whole."""
+
+    url: str
+    status_code: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """Whatever can be read of it."""
+        return self.content.decode("utf-8", "replace")
+
+
 class ServiceHttp:
     """Sends calls to one service."""
 
     def __init__(
         self,
         url: str,
-        client: httpx.AsyncClient,
+        client: HttpClient,
         backoff: Backoff,
         masker: Masker,
         *,
@@ -168,13 +184,13 @@ class ServiceHttp:
         except ValueError as error:
             kind = response.headers.get("content-type", "no content type")
             raise BenchmarkServiceProtocolError(
-                f"{call.operation}: {shown_url(str(response.url))} answered {kind} "
+                f"{call.operation}: {shown_url(response.url)} answered {kind} "
                 f"instead of JSON ({error}), "
                 f"beginning {self._mask(_first_line(response.text))!r}; is this a benchmark service's URL?",
                 response.status_code,
             ) from None
 
-    async def send(self, call: ServiceCall) -> httpx.Response:
+    async def send(self, call: ServiceCall) -> ServiceAnswer:
         """The answer, whatever its status, after the retries that are safe."""
         retries = Retries(replace(self._backoff, attempts=call.attempts or self._backoff.attempts))
         while True:
@@ -193,7 +209,7 @@ class ServiceHttp:
                     return response
             await self._backoff.sleep(delay)
 
-    def check(self, call: ServiceCall, response: httpx.Response) -> None:
+    def check(self, call: ServiceCall, response: ServiceAnswer) -> None:
         """Raise for an answer that is not a success, or not of the dataset version asked for."""
         if response.status_code == 401:
             raise BenchmarkServiceUnauthenticatedError(
@@ -214,66 +230,65 @@ class ServiceHttp:
                     f"confirmed {confirmed!r}; it may not support choosing versions"
                 )
 
-    async def _once(self, call: ServiceCall) -> httpx.Response:
-        headers = {"Content-Type": "application/json"} if call.body is not None else {}
-        if self._dataset_version is not None and call.pinned:
-            headers[DATASET_VERSION_HEADER] = self._dataset_version
-        request = self._client.build_request(
-            call.method,
-            self._url + call.path,
-            params=list(call.params) or None,
-            content=encode_json(call.body) if call.body is not None else None,
-            headers=headers,
-        )
+    async def _once(self, call: ServiceCall) -> ServiceAnswer:
+        content = encode_json(call.body) if call.body is not None else None
         try:
-            # httpx bounds each read; a service that drips bytes is bounded here.
+            # The client bounds each read; a service that drips bytes is bounded here.
             async with asyncio.timeout(self._timeout * 10):
-                return await self._exchange(call, request)
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+                return await self._exchange(call, content)
+        except NotConnectedError as error:
             raise RequestNeverSentError(self._unreachable(call, error)) from error
-        except (httpx.TimeoutException, TimeoutError) as error:
+        except (SilentError, TimeoutError) as error:
             raise BenchmarkServiceConnectionError(
                 f"{call.operation}: {shown_url(self._url)} did not answer within {self._timeout:g} s; "
                 "is the service overloaded?"
             ) from error
-        except httpx.TransportError as error:
-            raise BenchmarkServiceConnectionError(self._unreachable(call, error)) from error
-        except httpx.DecodingError as error:
+        except UndecodableError as error:
             raise BenchmarkServiceProtocolError(
                 f"{call.operation}: the answer of {shown_url(self._url)} cannot be decoded: {error}"
             ) from error
+        except HttpConnectionError as error:
+            raise BenchmarkServiceConnectionError(self._unreachable(call, error)) from error
 
-    async def _exchange(self, call: ServiceCall, request: httpx.Request) -> httpx.Response:
+    async def _exchange(self, call: ServiceCall, content: bytes | None) -> ServiceAnswer:
+        headers = {"Content-Type": "application/json"} if content is not None else {}
+        if self._dataset_version is not None and call.pinned:
+            headers[DATASET_VERSION_HEADER] = self._dataset_version
+        query = urlencode(list(call.params))
+        method, url = call.method, self._url + call.path + (f"?{query}" if query else "")
         for _ in range(_MAX_REDIRECTS):
-            response = await self._client.send(request, stream=True, follow_redirects=False)
-            try:
-                following = response.next_request
-                if following is None:
-                    return await self._read(call, response)
-            finally:
-                await response.aclose()
-            if not same_place(str(request.url), str(following.url)):
-                raise BenchmarkServiceError(
-                    f"{call.operation}: {shown_url(str(request.url))} redirects to "
-                    f"{shown_url(str(following.url))}, "
-                    "which is another place; if it is right, configure that URL for the service",
-                    response.status_code,
-                )
-            request = following
+            async with self._client.request(method, url, headers, content) as incoming:
+                status, location = incoming.status, incoming.headers.get("location")
+                if status not in _REDIRECTS or location is None:
+                    return await self._read(call, url, incoming)
+            url = self._following(call, url, location, status)
+            if status in (301, 302, 303):
+                method, content = "GET", None
         raise BenchmarkServiceError(f"{call.operation}: {shown_url(self._url)} redirects in circles")
 
-    async def _read(self, call: ServiceCall, response: httpx.Response) -> httpx.Response:
+    def _following(self, call: ServiceCall, url: str, location: str, status: int) -> str:
+        try:
+            following = urljoin(url, location)
+            stays = same_place(url, following)
+        except ValueError:
+            raise BrokeOffError("it redirects to what is no URL") from None
+        if not stays:
+            raise BenchmarkServiceError(
+                f"{call.operation}: {shown_url(url)} redirects to {shown_url(following)}, "
+                "which is another place; if it is right, configure that URL for the service",
+                status,
+            )
+        return following
+
+    async def _read(self, call: ServiceCall, url: str, incoming: Incoming) -> ServiceAnswer:
         content = bytearray()
-        async for piece in response.aiter_bytes():
+        async for piece in incoming.pieces:
             content += piece
             if len(content) > self._max_bytes:
                 raise BenchmarkServiceProtocolError(
                     f"{call.operation}: {shown_url(self._url)} answered more than {self._max_bytes} bytes"
                 )
-        plain = [(k, v) for k, v in response.headers.multi_items() if k.lower() not in _OF_THE_TRANSFER]
-        return httpx.Response(
-            response.status_code, headers=plain, content=bytes(content), request=response.request
-        )
+        return ServiceAnswer(url, incoming.status, incoming.headers, bytes(content))
 
     def _unreachable(self, call: ServiceCall, error: Exception) -> str:
         said = f" ({self._mask(str(error))})" if str(error) else ""
@@ -281,9 +296,6 @@ class ServiceHttp:
             f"{call.operation}: cannot reach the service at {shown_url(self._url)}{said}; "
             "check that it is running and that its URL is right"
         )
-
-
-_OF_THE_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
 def _worth_repeating(call: ServiceCall, status: int, retry_after: float | None) -> bool:
@@ -343,85 +355,3 @@ def batches(task_ids: Sequence[str], max_chars: int) -> Iterator[list[str]]:
         length += size
     if batch:
         yield batch
-
-
-# httpx over connections of our own, and past them where the environment names a proxy.
-
-_AS_HTTPX: dict[type[HttpConnectionError], type[httpx.TransportError]] = {
-    NotConnectedInTimeError: httpx.ConnectTimeout,
-    NotConnectedError: httpx.ConnectError,
-    SilentError: httpx.ReadTimeout,
-    BrokeOffError: httpx.RemoteProtocolError,
-}
-
-
-class PooledTransport(httpx.AsyncBaseTransport):
-    """A transport for httpx.
-
-    Proxies of the environment are used, but not for this very machine. How many requests are under way is
-    up to the callers.
-    """
-
-    def __init__(self, own: http_connections.ConnectionPool | None = None) -> None:
-        self._wires = own or http_connections.ConnectionPool()
-        self._proxied: dict[str, httpx.AsyncHTTPTransport] = {}
-        self._proxies: dict[Origin, str | None] = {}
-
-    async def handle_async_request(self, asked: httpx.Request) -> httpx.Response:
-        place = Origin(asked.url.scheme, asked.url.host, asked.url.port)
-        if place not in self._proxies:
-            self._proxies[place] = proxy_for(place.scheme, place.host)
-        if proxy := self._proxies[place]:
-            return await self._through(proxy).handle_async_request(asked)
-        content = await asked.aread()
-        try:
-            spoken = request_bytes(asked.method, asked.url.raw_path, asked.headers.raw, content)
-        except NotHttpError as error:
-            raise httpx.LocalProtocolError(str(error)) from error
-        timeouts = asked.extensions.get("timeout", {})
-        with _told_as_httpx_does():
-            answer = await self._wires.ask(place, spoken, timeouts, bodiless=asked.method == "HEAD")
-        return as_httpx_errors(answer, asked)
-
-    async def aclose(self) -> None:
-        self._wires.close()
-        while self._proxied:
-            await self._proxied.popitem()[1].aclose()
-
-    def _through(self, proxy: str) -> httpx.AsyncHTTPTransport:
-        if proxy not in self._proxied:
-            self._proxied[proxy] = httpx.AsyncHTTPTransport(
-                verify=http_connections.trusted_context(), proxy=proxy
-            )
-        return self._proxied[proxy]
-
-
-def as_httpx_errors(
-    answer: http_connections.PooledAnswer, asked: httpx.Request | None = None
-) -> httpx.Response:
-    """An answer with all that httpx makes of one; its body is still to be read."""
-    headers = list(answer.head.headers)
-    return httpx.Response(answer.head.status, headers=headers, stream=_Body(answer), request=asked)
-
-
-class _Body(httpx.AsyncByteStream):
-    """An answer's body as httpx wants it."""
-
-    def __init__(self, answer: http_connections.PooledAnswer) -> None:
-        self._answer = answer
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        with _told_as_httpx_does():
-            async for piece in self._answer.pieces:
-                yield piece
-
-    async def aclose(self) -> None:
-        await self._answer.aclose()
-
-
-@contextmanager
-def _told_as_httpx_does() -> Iterator[None]:
-    try:
-        yield
-    except HttpConnectionError as error:
-        raise _AS_HTTPX[type(error)](str(error)) from error

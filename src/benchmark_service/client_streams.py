@@ -8,12 +8,11 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
-
-import httpx
+from urllib.parse import urlsplit
 
 from benchmark_service.client_http import (
     DATASET_VERSION_HEADER,
@@ -31,7 +30,7 @@ from benchmark_service.errors import (
     BenchmarkServiceUnauthenticatedError,
     StreamIdleError,
 )
-from benchmark_service.http_connections import Resolve, first_of, is_loopback, proxy_for, shown_url
+from benchmark_service.http_client import Resolve, is_loopback, proxy_for, shown_url
 from benchmark_service.schemas import RESUMABLE, EvaluateResponseRequest, SetupTaskRequest
 from sandboxes.errors import MissingSandboxConfigError
 from sandboxes.masker import Masker
@@ -114,14 +113,16 @@ async def open_socket(
     url: str, path: str, headers: Mapping[str, str], *, max_bytes: int, resolve: Resolve | None = None
 ) -> ClientConnection:
     """A connection to a service's stream, at an address that `resolve` gives if there is one."""
-    place = httpx.URL(url)
-    if resolve is None or proxy_for(place.scheme, place.host):
+    place = urlsplit(url)
+    host = place.hostname or ""
+    if resolve is None or proxy_for(place.scheme, host):
         way: dict[str, Any] = {"proxy": None if is_loopback(url) else True}
         return await _connect(url + path, headers, max_bytes, way)
-    addresses = await resolve(place.host, place.port or (443 if place.scheme == "https" else 80))
-    return await first_of(
-        addresses, lambda one: _connect(url + path, headers, max_bytes, {"proxy": None, "host": one})
-    )
+    addresses = await resolve(host, place.port or (443 if place.scheme == "https" else 80))
+    for address in addresses[:-1]:
+        with suppress(OSError):
+            return await _connect(url + path, headers, max_bytes, {"proxy": None, "host": address})
+    return await _connect(url + path, headers, max_bytes, {"proxy": None, "host": addresses[-1]})
 
 
 async def _connect(

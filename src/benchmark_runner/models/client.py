@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Generic, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from benchmark_runner.llm import LLMConfig
 from benchmark_runner.models.chat_completions import ChatCompletionsDialect
-from benchmark_runner.models.connections import Connections, kept_connections
 from benchmark_runner.models.dialect import Dialect, Json, Message, ModelRequest, Reply, TokenUsage
 from benchmark_runner.models.endpoint import (
     BrokenStreamError,
@@ -33,19 +39,81 @@ from benchmark_runner.models.endpoint import (
 )
 from benchmark_runner.models.messages import MessagesDialect
 from benchmark_runner.models.responses import ResponsesDialect
-from benchmark_service.http_connections import (
+from benchmark_service.http_client import (
     BrokeOffError,
+    HttpClient,
     HttpConnectionError,
+    Incoming,
     NotConnectedError,
     NotConnectedInTimeError,
     SilentError,
+    UndecodableError,
 )
 from sandboxes.masker import Masker
 from sandboxes.retry import Backoff, Retries
 
-if TYPE_CHECKING:
-    from benchmark_runner.models.connections import Incoming
+CONNECT_S = 15.0
+READ_S = 600.0
+"""Between two signs of life; how long an answer may take in all is up to who asks."""
+Resource = TypeVar("Resource")
 
+
+class Connections:
+    """Where requests go out; with `most_at_once`, further ones wait."""
+
+    def __init__(self, *, most_at_once: int | None = None) -> None:
+        self._http = HttpClient(connect_s=CONNECT_S, read_s=READ_S)
+        self._room = asyncio.Semaphore(most_at_once) if most_at_once else nullcontext()
+
+    @asynccontextmanager
+    async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> AsyncIterator[Incoming]:
+        """Send a request; the answer's body is read inside. No redirect is followed: a key goes to one
+        place."""
+        async with self._room, self._http.request("POST", url, headers, content) as incoming:
+            yield incoming
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.close()
+
+
+class LoopShared(Generic[Resource]):
+    """One resource per event loop: the first user opens it, the last one closes it."""
+
+    def __init__(self, close: Callable[[Resource], Awaitable[None]]) -> None:
+        self._close = close
+        self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Resource]] = WeakKeyDictionary()
+        """The resource, once for each user."""
+
+    @asynccontextmanager
+    async def hold(self, make: Callable[[], Resource]) -> AsyncIterator[Resource]:
+        """Hold the resource of the running loop."""
+        loop = asyncio.get_running_loop()
+        users = self._held.setdefault(loop, [])
+        resource = users[0] if users else make()
+        users.append(resource)
+        try:
+            yield resource
+        finally:
+            users.pop()
+            if not users:
+                del self._held[loop]
+                await self._close(resource)
+
+
+_shared = LoopShared(Connections.close)
+
+
+def kept_connections() -> AbstractAsyncContextManager[Connections]:
+    """Hold the connections of this event loop: opened by the first who asks, closed by the last who leaves.
+
+    Whoever asks models again and again holds this around it all, so that connections last from one question
+    to the next.
+    """
+    return _shared.hold(Connections)
+
+
+# What was asked and answered, kept in a file.
 
 FILE = "chat.jsonl"
 
@@ -229,7 +297,7 @@ def _transient(endpoint: Endpoint, error: Exception) -> TransientError:
             if isinstance(failure, TransientError):
                 return failure
             raise failure from None
-        case UnreadableAnswerError():
+        case UnreadableAnswerError() | UndecodableError():
             return TransientError(f"answered with something else than its API ({error})")
         case SilentError() | NotConnectedInTimeError():
             return TransientError("did not answer in time")

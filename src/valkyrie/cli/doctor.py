@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from benchmark_service.http_connections import is_loopback
+from benchmark_service.http_client import is_loopback
 from sandboxes import host_capabilities
 from sandboxes.docker import DockerProvider
 from sandboxes.errors import SandboxError, SandboxUnsupportedError

@@ -19,7 +19,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
-from benchmark_service.http_connections import is_loopback
+from benchmark_service.http_client import is_loopback
 from sandboxes.retry import Backoff, Retries, parse_retry_after
 from valkyrie import __version__, errors
 from valkyrie.domain import Json

@@ -216,7 +216,7 @@ def _new_folder(root: Path) -> Path:
 async def _checked(host: str, port: int) -> Sequence[str]:
     """The addresses behind a name, checked again whenever it is connected to: a name may lead elsewhere by
     now. What was named as this machine itself was allowed when the run was planned."""
-    from benchmark_service.http_connections import is_loopback
+    from benchmark_service.http_client import is_loopback
 
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     allow_local = is_loopback(url) or local_allowed()

@@ -13,9 +13,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
+from benchmark_service.http_client import HttpClient, HttpConnectionError, Incoming, NotConnectedError
 from sandboxes.masker import Masker
 from sandboxes.retry import Backoff, parse_retry_after
 from valkyrie.artifact_store.protocol import results_key
@@ -30,8 +30,6 @@ from valkyrie.store.notifications import LAMBDA, RESULTS, SLACK, WEBHOOK, Due, D
 from valkyrie.targets import ConnectionTarget, Resolver, TargetError, resolve_target, system_resolver
 
 if TYPE_CHECKING:
-    import httpx
-
     from valkyrie.store import Connection
     from valkyrie.tenants import Organisation
 
@@ -93,11 +91,7 @@ class EndpointAnswer:
 
 
 class Sender:
-    """Posts messages.
-
-    It speaks to the transport below httpx's client, which would write every address into the log: a Slack
-    webhook's address is a secret.
-    """
+    """Posts messages. No log shows where to: a Slack webhook's address is a secret."""
 
     def __init__(
         self,
@@ -112,23 +106,17 @@ class Sender:
         self._allow_local = allow_local if callable(allow_local) else lambda: allow_local
         self._timeout = timeout
         self._resolver = resolver
-        self._given_tls = tls
+        self._tls = tls
         self._networks = networks
 
-    @cached_property
-    def _tls(self) -> ssl.SSLContext:
-        import httpx
-
-        return self._given_tls or httpx.create_ssl_context()
-
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> EndpointAnswer:
-        """Send once. TargetError: it may not be sent there; SendingError: no answer."""
+        """Send once. TargetError: it may not be sent there; DeliveryError: no answer."""
         sent = False
         try:
             async with asyncio.timeout(self._timeout):
                 target = await in_own_thread(lambda: self._resolved(url))
                 sent = True
-                return await self._to_first(target, headers, body)
+                return await self._send(target, headers, body)
         except TimeoutError:
             why = "no answer" if sent else "its name was not resolved"
             raise DeliveryError(f"{why} within {self._timeout:g} s", maybe_taken=sent) from None
@@ -140,51 +128,39 @@ class Sender:
         networks = self._networks() if self._networks else None
         return resolve_target(url, self._allow_local(), self._resolver, networks=networks)
 
-    async def _to_first(
+    async def _send(
         self, target: ConnectionTarget, headers: Mapping[str, str], body: bytes
     ) -> EndpointAnswer:
-        """To the first of the checked addresses that a connection can be made to."""
-        import httpx
+        """Send to the first of the checked addresses that takes a connection."""
 
-        for address in target.addresses[:MOST_ADDRESSES]:
-            try:
-                return await self._to(address, target.url, headers, body)
-            except (httpx.ConnectError, httpx.ConnectTimeout):
-                continue
-            except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
-                why = f"the connection broke ({type(error).__name__})"
-                raise DeliveryError(why, maybe_taken=True) from None
-        raise DeliveryError("no connection could be made", maybe_taken=False)
+        async def checked(_host: str, _port: int) -> Sequence[str]:
+            return target.addresses[:MOST_ADDRESSES]
 
-    async def _to(
-        self, address: str, url: httpx.URL, headers: Mapping[str, str], body: bytes
-    ) -> EndpointAnswer:
-        import httpx
-
-        name = url.raw_host.decode("ascii")
-        request = httpx.Request(
-            "POST",
-            url.copy_with(host=address),
-            headers={"Host": url.netloc.decode("ascii"), "User-Agent": "valkyrie", **headers},
-            content=body,
-            extensions={"timeout": httpx.Timeout(self._timeout).as_dict(), "sni_hostname": name},
+        http = HttpClient(
+            {"User-Agent": "valkyrie", "Accept-Encoding": "identity"},
+            connect_s=self._timeout,
+            read_s=self._timeout,
+            resolve=checked,
+            tls=self._tls,
+            proxies=False,
         )
-        async with httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False) as transport:
-            response = await transport.handle_async_request(request)
-            try:
-                refused = response.status_code >= 400
-                return EndpointAnswer(
-                    response.status_code,
-                    parse_retry_after(response.headers.get("retry-after")),
-                    await _beginning(response) if refused else "",
-                )
-            finally:
-                await response.aclose()
+        try:
+            async with http.request("POST", str(target.url), headers, body) as incoming:
+                retry_after = parse_retry_after(incoming.headers.get("retry-after"))
+                said = await _beginning(incoming) if incoming.status >= 400 else ""
+                return EndpointAnswer(incoming.status, retry_after, said)
+        except NotConnectedError:
+            raise DeliveryError("no connection could be made", maybe_taken=False) from None
+        except (HttpConnectionError, ValueError) as error:
+            why = f"the connection broke ({type(error).__name__})"
+            raise DeliveryError(why, maybe_taken=True) from None
+        finally:
+            await http.close()
 
 
-async def _beginning(response: httpx.Response) -> str:
+async def _beginning(incoming: Incoming) -> str:
     held = b""
-    async for piece in response.aiter_raw():
+    async for piece in incoming.pieces:
         held += piece
         if len(held) >= MOST_ANSWER_BYTES:
             break

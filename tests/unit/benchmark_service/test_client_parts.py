@@ -9,7 +9,7 @@ import pytest
 
 from benchmark_service.client import BenchmarkServiceClient
 from benchmark_service.client_http import batches, decode_json, detail_of
-from benchmark_service.http_connections import same_place, shown_url
+from benchmark_service.http_client import same_place, shown_url
 from sandboxes.errors import MissingSandboxConfigError
 from sandboxes.types import DaytonaProviderConfig
 

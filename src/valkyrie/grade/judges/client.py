@@ -9,8 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
-from benchmark_runner.models.client import DIALECTS, Exchange, ask_endpoint
-from benchmark_runner.models.connections import Connections, LoopShared
+from benchmark_runner.models.client import DIALECTS, Connections, Exchange, LoopShared, ask_endpoint
 from benchmark_runner.models.dialect import FunctionTool, ModelRequest, Reply
 from benchmark_runner.models.endpoint import (
     BASES,
@@ -229,7 +228,7 @@ class JudgeClient:
     async def close(self) -> None:
         """Close all connections."""
         if self._connections is not None:
-            await self._connections.aclose()
+            await self._connections.close()
             self._connections = None
 
     async def ask(self, endpoint: JudgeEndpoint, messages: Sequence[Json], tool: FunctionTool) -> Reply:
