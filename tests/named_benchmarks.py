@@ -19,9 +19,9 @@ import pytest
 from sandboxes.local import LocalProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, SandboxCreateRequest
-from valkyrie.benchmarks.named import drafts as writing
+from valkyrie.benchmarks.named import conversion as writing
 from valkyrie.benchmarks.named.catalog import converter_of, find
-from valkyrie.benchmarks.named.drafts import ConverterOptions
+from valkyrie.benchmarks.named.conversion import ConverterOptions
 from valkyrie.benchmarks.protocol import Benchmark, Grading
 from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
 from valkyrie.domain import Grade, TaskSpec
@@ -45,8 +45,8 @@ def converted(sample: Sample, folder: Path) -> TaskDirBenchmark:
     """The sample's tasks as a benchmark below `folder`."""
     entry = find(sample.benchmark)
     assert entry is not None, f"{sample.benchmark} is not in the catalogue"
-    drafts = converter_of(entry).convert(sample.source, ConverterOptions(entry.name, entry.variant))
-    writing.write(drafts, folder / entry.name, entry.name)
+    drafts = converter_of(entry)(sample.source, ConverterOptions(entry.name, entry.variant))
+    writing.write_tasks(drafts, folder / entry.name, entry.name)
     return TaskDirBenchmark(folder / entry.name, host_image=sample.host_image)
 
 

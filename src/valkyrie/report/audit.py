@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from valkyrie.benchmarks.audit.findings import BenchmarkAudit, TaskAudit, Weakness
+from valkyrie.benchmarks.audit.weaknesses import BenchmarkAudit, TaskAudit, Weakness
 from valkyrie.report.formats import NONE, Column, Table, TerminalStyle, plural, safe
 
 _GREEN, _RED = "#2e7d32", "#c62828"

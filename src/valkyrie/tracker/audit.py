@@ -22,7 +22,7 @@ from pathlib import Path
 
 from sandboxes.work import is_below, outermost
 from valkyrie import __version__, benchmarks
-from valkyrie.benchmarks.audit.findings import (
+from valkyrie.benchmarks.audit.weaknesses import (
     CHEAT,
     CHEAT_METHODS,
     OWN_CHEAT,
@@ -30,8 +30,8 @@ from valkyrie.benchmarks.audit.findings import (
     TaskAudit,
     Weakness,
     WeaknessFinding,
+    inspect,
 )
-from valkyrie.benchmarks.audit.inspection import inspect
 from valkyrie.benchmarks.protocol import BenchmarkRequest, select
 from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
 from valkyrie.benchmarks.task_dir.folder import PARTS, LockedTask, find_tasks, kept_lock, own_lock, write_lock

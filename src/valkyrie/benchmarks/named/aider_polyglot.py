@@ -10,8 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from valkyrie.benchmarks.named.drafts import ConverterOptions, Files, TaskDraft, fill
-from valkyrie.benchmarks.named.records import digest_of, read_json
+from valkyrie.benchmarks.named.conversion import (
+    ConverterOptions,
+    Files,
+    TaskDraft,
+    digest_of,
+    fill,
+    read_json,
+)
 from valkyrie.errors import UsageError
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from valkyrie.benchmarks.named import records
-from valkyrie.benchmarks.named.drafts import ConverterOptions, TaskDraft, fenced, fill
+from valkyrie.benchmarks.named import conversion
+from valkyrie.benchmarks.named.conversion import ConverterOptions, TaskDraft, fenced, fill
 from valkyrie.benchmarks.named.graders import file_solution, python_tests
 from valkyrie.errors import UsageError
 
@@ -41,8 +41,8 @@ _FORM = '[{"attempt_1": [[0, 1], [2, 3]], "attempt_2": [[0, 0], [2, 3]]}]'
 def convert(source: Path, options: ConverterOptions) -> Iterator[TaskDraft]:
     """One file per puzzle, named by its id: `{"train": [{input, output}…], "test": [{input, output}…]}`."""
     _ = options
-    for file in records.files_of(source, "data/evaluation", "evaluation"):
-        puzzle = records.read_json(file)
+    for file in conversion.files_of(source, "data/evaluation", "evaluation"):
+        puzzle = conversion.read_json(file)
         train, test = _pairs(puzzle, "train", file), _pairs(puzzle, "test", file)
         shown = {"train": train, "test": [{"input": pair["input"]} for pair in test]}
         expected = [pair["output"] for pair in test]
@@ -50,7 +50,7 @@ def convert(source: Path, options: ConverterOptions) -> Iterator[TaskDraft]:
         yield TaskDraft(
             id=file.name.partition(".")[0],
             source_id=file.name.partition(".")[0],
-            record_sha256=records.digest_of(puzzle),
+            record_sha256=conversion.digest_of(puzzle),
             instruction=fill(
                 _INSTRUCTION,
                 answer=ANSWER,

@@ -21,7 +21,7 @@ from valkyrie.errors import UnknownError, UsageError, UserError
 from valkyrie.text import did_you_mean
 
 if TYPE_CHECKING:
-    from valkyrie.benchmarks.named.drafts import Converter
+    from valkyrie.benchmarks.named.conversion import Converter
 
 
 _CATALOG_FILE = Path(__file__).with_name("catalog.toml")
@@ -60,7 +60,7 @@ class PublicBenchmark:
     """Whether the data has a gold answer."""
     aliases: Sequence[str] = ()
     converter: str = ""
-    """The module of this package that converts."""
+    """`module.function` of this package, which converts."""
     variant: str = ""
     git: str = ""
     """Address of the repository, for those that are one."""
@@ -127,9 +127,9 @@ def suggestion(text: str) -> str:
 
 
 def converter_of(entry: PublicBenchmark) -> Converter:
-    """The module that converts this benchmark's records."""
-    module = importlib.import_module(f"valkyrie.benchmarks.named.{entry.converter}")
-    return cast("Converter", module)
+    """Return the function that converts this benchmark's records."""
+    module, _, function = entry.converter.partition(".")
+    return cast("Converter", getattr(importlib.import_module(f"{__package__}.{module}"), function))
 
 
 # The benchmarks that were added: `<data>/benchmarks/<name>/source.json`, and the folder of tasks it names.

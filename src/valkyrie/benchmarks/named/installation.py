@@ -15,10 +15,9 @@ from typing import Protocol, TypeVar
 
 from benchmark_runner.archive import disk_error
 from valkyrie.benchmarks.named import catalog, registries
-from valkyrie.benchmarks.named import drafts as writing
+from valkyrie.benchmarks.named import conversion as writing
 from valkyrie.benchmarks.named.catalog import AddedBenchmark, PublicBenchmark, converter_of, suggestion
-from valkyrie.benchmarks.named.drafts import ConverterOptions, TaskDraft
-from valkyrie.benchmarks.named.records import digest_of
+from valkyrie.benchmarks.named.conversion import ConverterOptions, TaskDraft, digest_of
 from valkyrie.benchmarks.task_dir.folder import LOCK_FILE_NAME as LOCK
 from valkyrie.benchmarks.task_dir.folder import MANIFEST_FILE_NAME as MANIFEST
 from valkyrie.benchmarks.task_dir.folder import BenchmarkManifest, find_tasks, read_manifest
@@ -341,10 +340,10 @@ def _convert(
         made.bad.append(draft.id)
         return {"known_bad": why}
 
-    drafts = converter_of(entry).convert(records, ConverterOptions(entry.name, entry.variant))
+    drafts = converter_of(entry)(records, ConverterOptions(entry.name, entry.variant))
     pin = {"source": found.origin, "source_revision": found.revision}
     chosen = _chosen(drafts, request, lambda draft: (draft.id, draft.source_id))
-    writing.write((_connected(draft, request) for draft in chosen), target, entry.name, pin, mark)
+    writing.write_tasks((_connected(draft, request) for draft in chosen), target, entry.name, pin, mark)
     return made
 
 

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from valkyrie.benchmarks.named import records
-from valkyrie.benchmarks.named.drafts import ConverterOptions, Files, TaskDraft, fill
+from valkyrie.benchmarks.named import conversion
+from valkyrie.benchmarks.named.conversion import ConverterOptions, Files, PublishedRecord, TaskDraft, fill
 from valkyrie.benchmarks.named.graders import file_solution, python_tests
-from valkyrie.benchmarks.named.records import PublishedRecord
 from valkyrie.errors import UsageError
 
 ANSWER = "/app/result.json"
@@ -85,7 +84,7 @@ def _read(source: Path) -> tuple[dict[str, PublishedRecord], list[PublishedRecor
 
 
 def _one(path: Path) -> PublishedRecord:
-    value = records.read_json(path)
+    value = conversion.read_json(path)
     if not isinstance(value, dict):
         raise UsageError(f"{path} is no JSON object.")
     names = {"paper_id": path.stem} if path.parent.name == "papers" else {}
@@ -93,10 +92,10 @@ def _one(path: Path) -> PublishedRecord:
 
 
 def _split(folder: Path, name: str) -> list[PublishedRecord]:
-    files = [path for path in records.files_of(folder) if path.name.startswith(name)]
+    files = [path for path in conversion.files_of(folder) if path.name.startswith(name)]
     if len(files) != 1:
         raise UsageError(f"{folder} should hold one file of the split {name!r}, such as {name}.jsonl.")
-    return list(records.read(files[0]))
+    return list(conversion.read_records(files[0]))
 
 
 def _draft(record: PublishedRecord, paper: PublishedRecord) -> TaskDraft:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from valkyrie.artifact_store.disk import disk_errors
 from valkyrie.benchmarks.eval_spec.layout import lay_out, lay_out_repository, leaving_links
 from valkyrie.benchmarks.eval_spec.source import WORKSPACE
-from valkyrie.benchmarks.named.drafts import put_file, toml_text
+from valkyrie.benchmarks.named.conversion import put_file, toml_text
 from valkyrie.domain import Json
 from valkyrie.errors import BenchmarkError, UsageError, UserError
 from valkyrie.evals.export import harbor_grader

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.benchmarks.named import aime, gpqa, gsm8k
-from valkyrie.benchmarks.named.drafts import ANSWER, Files, answer_tests, fenced, fill
+from valkyrie.benchmarks.named import questions
+from valkyrie.benchmarks.named.conversion import ANSWER, Files, answer_tests, fenced, fill
 from valkyrie.benchmarks.named.graders import program_tests
 
-RULES = {"aime": aime._RULE, "gsm8k": gsm8k._RULE, "gpqa": gpqa._RULE}
+RULES = {"aime": questions.AIME_RULE, "gsm8k": questions.GSM8K_RULE, "gpqa": questions.GPQA_RULE}
 
 
 DAEMON = """

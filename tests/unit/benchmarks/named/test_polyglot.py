@@ -10,8 +10,8 @@ import pytest
 
 from tests.exercise_repository import make_clone
 from valkyrie.benchmarks.named import aider_polyglot
-from valkyrie.benchmarks.named import drafts as writing
-from valkyrie.benchmarks.named.drafts import ConverterOptions, TaskDraft
+from valkyrie.benchmarks.named import conversion as writing
+from valkyrie.benchmarks.named.conversion import ConverterOptions, TaskDraft
 from valkyrie.errors import UsageError
 
 
@@ -28,7 +28,7 @@ def drafts(tmp_path: Path) -> dict[str, TaskDraft]:
 def test_every_language_is_there(drafts: dict[str, TaskDraft], tmp_path: Path) -> None:
     assert sorted(drafts) == ["cpp", "go", "java", "javascript", "python", "rust"]
     assert {draft.datasets for draft in drafts.values()} == {(language,) for language in drafts}
-    writing.write(drafts.values(), tmp_path / "tasks", "aider-polyglot")
+    writing.write_tasks(drafts.values(), tmp_path / "tasks", "aider-polyglot")
     for script in (tmp_path / "tasks").rglob("*.sh"):
         subprocess.run(["bash", "-n", script], check=True)
         assert "@" not in script.read_text()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.benchmarks.named import records
+from valkyrie.benchmarks.named import conversion
 from valkyrie.errors import UsageError
 
 ROWS = [{"id": "1", "text": 'a,b\n"c" ü'}, {"id": "2", "text": "d"}]
@@ -38,9 +38,9 @@ def test_formats(name: str, packed: bool, tmp_path: Path) -> None:
     content = CONTENTS[name].encode()
     path = tmp_path / (f"{name}.gz" if packed else name)
     path.write_bytes(gzip.compress(content, mtime=0) if packed else content)
-    found = list(records.read(path))
+    found = list(conversion.read_records(path))
     assert [dict(record.fields) for record in found] == ROWS
-    assert found[0].sha256 == records.digest_of(ROWS[0])
+    assert found[0].sha256 == conversion.digest_of(ROWS[0])
 
 
 @pytest.mark.parametrize(
@@ -61,25 +61,27 @@ def test_formats(name: str, packed: bool, tmp_path: Path) -> None:
 def test_what_is_wrong_is_named(name: str, content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError, match=said):
-        list(records.read(tmp_path / name))
+        list(conversion.read_records(tmp_path / name))
 
 
 def test_a_gzip_bomb_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(conversion, "MOST_BYTES", 1 << 20)
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b" " * (2 << 20), mtime=0))
     with pytest.raises(UsageError, match="cannot be a data set"):
-        list(records.read(tmp_path / "a.jsonl.gz"))
+        list(conversion.read_records(tmp_path / "a.jsonl.gz"))
 
 
 @pytest.mark.skipif(find_spec("pyarrow") is not None, reason="pyarrow is installed")
 def test_parquet_without_its_library_says_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     with pytest.raises(UsageError, match=r"pyarrow.*to_json"):
-        list(records.read(tmp_path / "a.parquet"))
+        list(conversion.read_records(tmp_path / "a.parquet"))
 
 
 def test_a_missing_field_is_named_with_what_there_is() -> None:
-    record = records.PublishedRecord({"Answr": "1", "none": None, "list": [], "blank": " "}, "a.jsonl line 3")
+    record = conversion.PublishedRecord(
+        {"Answr": "1", "none": None, "list": [], "blank": " "}, "a.jsonl line 3"
+    )
     with pytest.raises(
         UsageError, match=r"a.jsonl line 3: .* no field 'Answer'.*Answr.*Did you mean 'Answr'"
     ):
@@ -95,8 +97,8 @@ def test_one_file_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for name in ("b-v1.jsonl", "a-v0.jsonl", "notes.txt"):
         (tmp_path / "data" / name).write_text("{}")
-    assert records.file_of(tmp_path, ("*v1*",), "data").name == "b-v1.jsonl"
+    assert conversion.file_of(tmp_path, ("*v1*",), "data").name == "b-v1.jsonl"
     with pytest.raises(UsageError, match=r"several files.*a-v0.jsonl, b-v1.jsonl"):
-        records.file_of(tmp_path, ("*v2*",), "data")
+        conversion.file_of(tmp_path, ("*v2*",), "data")
     with pytest.raises(UsageError, match="holds no file of records"):
-        records.file_of(tmp_path, ())
+        conversion.file_of(tmp_path, ())

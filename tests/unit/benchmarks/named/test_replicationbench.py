@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from valkyrie.benchmarks.named import replicationbench
-from valkyrie.benchmarks.named.drafts import ConverterOptions, TaskDraft
+from valkyrie.benchmarks.named.conversion import ConverterOptions, TaskDraft
 from valkyrie.benchmarks.named.graders import numbers
 from valkyrie.errors import UsageError
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from valkyrie.benchmarks.named import drafts, swe_bench
-from valkyrie.benchmarks.named.drafts import ConverterOptions, TaskDraft
+from valkyrie.benchmarks.named import conversion, swe_bench
+from valkyrie.benchmarks.named.conversion import ConverterOptions, TaskDraft
 from valkyrie.benchmarks.named.graders import swe_logs
 from valkyrie.errors import UsageError
 
@@ -88,7 +88,7 @@ def test_a_record_becomes_a_task(tmp_path: Path) -> None:
 
 
 def test_scripts_are_what_bash_reads(tmp_path: Path) -> None:
-    drafts.write(convert(tmp_path, record()), tmp_path / "tasks", "swe-bench-verified")
+    conversion.write_tasks(convert(tmp_path, record()), tmp_path / "tasks", "swe-bench-verified")
     task = tmp_path / "tasks" / "Pallets__flask-12"
     for script in ("tests/test.sh", "solution/solve.sh", "environment/strip-history.sh"):
         subprocess.run(["bash", "-n", task / script], check=True)

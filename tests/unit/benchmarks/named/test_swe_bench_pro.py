@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.issue_repository import put_scripts
-from valkyrie.benchmarks.named import drafts, swe_bench_pro
-from valkyrie.benchmarks.named.drafts import ConverterOptions, TaskDraft
+from valkyrie.benchmarks.named import conversion, swe_bench
+from valkyrie.benchmarks.named.conversion import ConverterOptions, TaskDraft
 from valkyrie.benchmarks.named.graders import swe_logs
 from valkyrie.errors import UsageError
 
@@ -57,7 +57,7 @@ def convert(folder: Path, row: dict[str, Any]) -> TaskDraft:
     (folder / "test.jsonl").write_text(json.dumps(row) + "\n")
     if not (folder / "code").exists():
         put_scripts(folder, row["instance_id"])
-    [draft] = swe_bench_pro.convert(folder, ConverterOptions("swe-bench-pro"))
+    [draft] = swe_bench.convert_pro(folder, ConverterOptions("swe-bench-pro"))
     return draft
 
 
@@ -78,7 +78,7 @@ def test_a_record_becomes_a_task(tmp_path: Path) -> None:
     assert required == ["test/a.js | it's one", "test/b.js | two"]
     assert "Requirements:\n- It must not." in draft.instruction
     assert "New interfaces" not in draft.instruction
-    drafts.write([draft], tmp_path / "tasks", "swe-bench-pro")
+    conversion.write_tasks([draft], tmp_path / "tasks", "swe-bench-pro")
     for script in (tmp_path / "tasks").rglob("*.sh"):
         subprocess.run(["bash", "-n", script], check=True)
 
@@ -130,10 +130,10 @@ def test_the_scripts_must_be_there(tmp_path: Path) -> None:
     source = tmp_path / "test.jsonl"
     source.write_text(json.dumps(record()) + "\n")
     with pytest.raises(UsageError, match=r"no folder run_scripts.*code repository"):
-        list(swe_bench_pro.convert(source, ConverterOptions("swe-bench-pro")))
+        list(swe_bench.convert_pro(source, ConverterOptions("swe-bench-pro")))
     put_scripts(tmp_path, "instance_a__b-c")
     with pytest.raises(UsageError, match=r"no run_script\.sh"):
-        list(swe_bench_pro.convert(source, ConverterOptions("swe-bench-pro")))
+        list(swe_bench.convert_pro(source, ConverterOptions("swe-bench-pro")))
 
 
 def test_every_required_test_must_have_passed(tmp_path: Path) -> None:

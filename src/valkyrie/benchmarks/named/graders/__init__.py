@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from valkyrie.benchmarks.named.drafts import Files
+from valkyrie.benchmarks.named.conversion import Files
 
 # -I and -S keep Python files and settings of the agent out of the grader.
 _TEST = """\
