@@ -10,7 +10,7 @@ import click
 import pytest
 
 from valkyrie.benchmarks.named.registries import read_dataset
-from valkyrie.benchmarks.task_dir.folder import read_manifest
+from valkyrie.benchmarks.task_dir.benchmark import read_manifest
 from valkyrie.benchmarks.task_dir.task_toml import ParsedToml
 from valkyrie.cli.main import main
 from valkyrie.cli.options import read_task_ids

@@ -21,12 +21,7 @@ from valkyrie.agents.protocol import (
     PreparedAgent,
 )
 from valkyrie.domain import Json
-from valkyrie.errors import (
-    UsageError,
-    UserError,
-    ValkyrieError,
-    paths_shown_as,
-)
+from valkyrie.errors import UsageError, UserError, ValkyrieError, paths_shown_as
 from valkyrie.plugins import is_target
 from valkyrie.text import did_you_mean
 

@@ -51,14 +51,14 @@ def open_frozen(
 
 def pack_upload(folder: Path, target: Path) -> str:
     """Write a benchmark's folder as one archive to be uploaded; returns its sha256."""
-    from valkyrie.benchmarks.task_dir.benchmark import pack_benchmark
+    from valkyrie.benchmarks.task_dir.upload import pack_benchmark
 
     return pack_benchmark(folder, target)
 
 
 def unpack_upload(archive: Path, cache: Path, digest: str) -> Path:
     """The folder of an uploaded benchmark: unpacked below `cache` when it is first asked for, and checked."""
-    from valkyrie.benchmarks.task_dir.benchmark import unpack_benchmark
+    from valkyrie.benchmarks.task_dir.upload import unpack_benchmark
 
     return unpack_benchmark(archive, cache, digest)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from valkyrie import plugins
 from valkyrie.benchmarks.named.catalog import added, find, find_added
 from valkyrie.benchmarks.protocol import Benchmark, BenchmarkRequest
-from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark, unpack_benchmark
-from valkyrie.benchmarks.task_dir.folder import find_tasks
+from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark, find_tasks
+from valkyrie.benchmarks.task_dir.upload import unpack_benchmark
 from valkyrie.config import values
 from valkyrie.config.schema import SERVICES, find_map
 from valkyrie.domain import Json, TaskSpec

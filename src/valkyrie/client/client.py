@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from benchmark_runner.agent_bundle.bundle import NAME, pack, read_contract, unpack
 from benchmark_runner.agent_bundle.contract import load_contract
 from valkyrie.agents.library import check_name
-from valkyrie.benchmarks.task_dir.benchmark import pack_benchmark
+from valkyrie.benchmarks.task_dir.upload import pack_benchmark
 from valkyrie.client.connection import (
     PATIENT_S,
     Connection,

@@ -33,9 +33,14 @@ from valkyrie.benchmarks.audit.weaknesses import (
     inspect,
 )
 from valkyrie.benchmarks.protocol import BenchmarkRequest, select
-from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
-from valkyrie.benchmarks.task_dir.folder import PARTS, LockedTask, find_tasks, kept_lock, own_lock, write_lock
-from valkyrie.benchmarks.task_dir.task import TaskDirectory
+from valkyrie.benchmarks.task_dir.benchmark import (
+    TaskDirBenchmark,
+    find_tasks,
+    kept_lock,
+    own_lock,
+    write_lock,
+)
+from valkyrie.benchmarks.task_dir.task import PARTS, LockedTask, TaskDirectory
 from valkyrie.benchmarks.task_dir.task_toml import stray_problem
 from valkyrie.config.values import data_folder
 from valkyrie.domain import Json, TaskSpec, TrialState, VerifyMode

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.benchmarks.task_dir.folder import BenchmarkManifest, read_manifest
+from valkyrie.benchmarks.task_dir.benchmark import BenchmarkManifest, read_manifest
 from valkyrie.errors import BenchmarkError, UsageError
 
 IDS = ["a-1", "a-2", "b/x", "c"]

@@ -5,14 +5,8 @@ from pathlib import Path
 import pytest
 
 from sandboxes.protocol import Sandbox
-from valkyrie.benchmarks.task_dir.dockerfile import (
-    CopyFiles,
-    MakeFolder,
-    Recipe,
-    RunProgram,
-    read_dockerfile,
-    repeat_dockerfile,
-)
+from valkyrie.benchmarks.task_dir.dockerfile import CopyFiles, MakeFolder, Recipe, RunProgram, read_dockerfile
+from valkyrie.benchmarks.task_dir.execution import repeat_dockerfile
 
 
 def runs(recipe: Recipe) -> list[tuple[str, ...]]:

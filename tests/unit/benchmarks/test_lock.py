@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.benchmarks.task_folders import WriteTask
-from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark, pack_benchmark, unpack_benchmark
-from valkyrie.benchmarks.task_dir.folder import (
+from valkyrie.benchmarks.task_dir.benchmark import (
     LOCK_FILE_NAME,
-    LockedTask,
+    TaskDirBenchmark,
     kept_lock,
     lock_file,
     own_lock,
@@ -20,6 +19,8 @@ from valkyrie.benchmarks.task_dir.folder import (
     read_lock,
     write_lock,
 )
+from valkyrie.benchmarks.task_dir.task import LockedTask
+from valkyrie.benchmarks.task_dir.upload import pack_benchmark, unpack_benchmark
 from valkyrie.domain import TaskSpec, VerifyMode
 from valkyrie.errors import BenchmarkError
 

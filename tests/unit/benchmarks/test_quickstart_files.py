@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from valkyrie.benchmarks import open_benchmark
-from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
-from valkyrie.benchmarks.task_dir.folder import parse_lock
+from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark, parse_lock
 from valkyrie.domain import VerifyMode
 
 FOLDER = Path(open_benchmark("quickstart").source["path"])

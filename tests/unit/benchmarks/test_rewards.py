@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from valkyrie.benchmarks.task_dir.verifier import parse_reward_json, parse_reward_txt, score_of
+from valkyrie.benchmarks.task_dir.execution import parse_reward_json, parse_reward_txt, score_of
 from valkyrie.errors import GraderError
 
 numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**6), 10**6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from valkyrie.benchmarks.task_dir.setup import graded
+from valkyrie.benchmarks.task_dir.execution import graded
 from valkyrie.benchmarks.task_dir.task_toml import ParsedToml, TaskToml
 from valkyrie.domain import Grade
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.benchmarks.task_folders import WriteTask
-from valkyrie.benchmarks.task_dir.folder import ContentDigests
+from valkyrie.benchmarks.task_dir.benchmark import ContentDigests
 from valkyrie.errors import BenchmarkError
 
 FILES = {"environment/data.txt": "data", "solution/solve.sh": "true\n", "tests/extra/e.txt": "e"}

@@ -58,7 +58,7 @@ async def test_a_lost_upload_is_sent_again_whole(
 async def test_a_benchmark_is_packed(
     client: ValkyrieClient, tracker: ScriptedTracker, tmp_path: Path
 ) -> None:
-    from valkyrie.benchmarks.task_dir.benchmark import pack_benchmark
+    from valkyrie.benchmarks.task_dir.upload import pack_benchmark
 
     folder = init_benchmark("tasks", tmp_path)
     digest = pack_benchmark(folder, tmp_path / "expected.zip")

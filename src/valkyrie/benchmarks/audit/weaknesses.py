@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from valkyrie.benchmarks.task_dir.setup import STEPS
+from valkyrie.benchmarks.task_dir.execution import STEPS
 from valkyrie.benchmarks.task_dir.task import TaskDirectory
 from valkyrie.domain import Json, VerifyMode
 

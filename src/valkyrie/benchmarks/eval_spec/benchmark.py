@@ -29,7 +29,7 @@ from valkyrie.benchmarks.eval_spec.source import (
 from valkyrie.benchmarks.eval_spec.transcript import ORACLE, has_golden, write_solution
 from valkyrie.benchmarks.eval_spec.workbench import ROOM
 from valkyrie.benchmarks.protocol import Grading
-from valkyrie.benchmarks.task_dir.folder import ContentDigests
+from valkyrie.benchmarks.task_dir.benchmark import ContentDigests
 from valkyrie.config.permissions import outside
 from valkyrie.domain import MAX_TURNS, FinalScore, Grade, Json, TaskSpec, Timeouts, VerifyMode, content_digest
 from valkyrie.errors import BenchmarkError, UsageError

@@ -22,7 +22,7 @@ from sandboxes.threads import uninterrupted
 from sandboxes.trees import FOLDER
 from sandboxes.values import Command
 from valkyrie.benchmarks.eval_spec.source import EvalOptions
-from valkyrie.benchmarks.task_dir.folder import ContentDigests
+from valkyrie.benchmarks.task_dir.benchmark import ContentDigests
 from valkyrie.domain import content_digest as digest_of
 from valkyrie.errors import AccessError, BenchmarkError, BundleError, InfrastructureError, UsageError
 from valkyrie.git.address import COMMIT, parse_source

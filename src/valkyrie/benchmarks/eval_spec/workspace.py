@@ -48,7 +48,7 @@ from valkyrie.benchmarks.eval_spec.snapshots import (
     merge,
 )
 from valkyrie.benchmarks.eval_spec.source import WORKSPACE, EvalOptions
-from valkyrie.benchmarks.task_dir.verifier import OutputTail
+from valkyrie.benchmarks.task_dir.execution import OutputTail
 from valkyrie.errors import BenchmarkError
 from valkyrie.git.local import commit_in
 from valkyrie.specs.model import Finding, SpecError, Stimulus, WorkspaceRepository

@@ -18,9 +18,9 @@ from valkyrie.benchmarks.named import catalog, registries
 from valkyrie.benchmarks.named import conversion as writing
 from valkyrie.benchmarks.named.catalog import AddedBenchmark, PublicBenchmark, converter_of, suggestion
 from valkyrie.benchmarks.named.conversion import ConverterOptions, TaskDraft, digest_of
-from valkyrie.benchmarks.task_dir.folder import LOCK_FILE_NAME as LOCK
-from valkyrie.benchmarks.task_dir.folder import MANIFEST_FILE_NAME as MANIFEST
-from valkyrie.benchmarks.task_dir.folder import BenchmarkManifest, find_tasks, read_manifest
+from valkyrie.benchmarks.task_dir.benchmark import LOCK_FILE_NAME as LOCK
+from valkyrie.benchmarks.task_dir.benchmark import MANIFEST_FILE_NAME as MANIFEST
+from valkyrie.benchmarks.task_dir.benchmark import BenchmarkManifest, find_tasks, read_manifest
 from valkyrie.benchmarks.task_dir.task_toml import stray_problem
 from valkyrie.config.values import data_folder
 from valkyrie.errors import BenchmarkError, UnknownError, UsageError

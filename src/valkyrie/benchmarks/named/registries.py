@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from benchmark_runner.archive import disk_error
-from valkyrie.benchmarks.task_dir.folder import ContentDigests, find_tasks
+from valkyrie.benchmarks.task_dir.benchmark import ContentDigests, find_tasks
 from valkyrie.benchmarks.task_dir.task_toml import ParsedToml, parse_toml
 from valkyrie.errors import BenchmarkError, BundleError, UsageError, paths_shown_as
 from valkyrie.git.address import COMMIT, GitSource, parse_source

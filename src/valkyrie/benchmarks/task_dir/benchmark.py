@@ -1,191 +1,285 @@
-"""A folder of Harbor task directories as a benchmark, and packed as one zip for a tracker elsewhere."""
+"""A folder of Harbor task directories as a benchmark: its tasks, its manifest and its lock."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
-import re
-import shutil
 import stat
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
-from posixpath import normpath
+from pathlib import Path
+from typing import Literal
 
-from benchmark_runner.archive import (
-    ArchivePacker,
-    OpenArchive,
-    disk_error,
-    file_sha256,
-    new_archive,
-    open_archive,
-)
-from sandboxes.folder_contents import LEFTOVERS
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sandboxes import folder_contents
+from sandboxes.folder_contents import FolderDigests, FolderEntry, UnreadableContentError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
 from valkyrie.benchmarks.protocol import Grading
-from valkyrie.benchmarks.task_dir.folder import LOCK_FILE_NAME as LOCK
-from valkyrie.benchmarks.task_dir.folder import (
-    MANIFEST_FILE_NAME,
-    PARTS,
-    BenchmarkManifest,
-    ContentDigests,
-    Lock,
-    find_tasks,
-    is_task,
-    lock_file,
-    read_lock,
-    read_manifest,
+from valkyrie.benchmarks.task_dir.execution import (
+    graded,
+    prepare,
+    prepare_step,
+    step_preparation,
+    sweep,
+    verify,
 )
-from valkyrie.benchmarks.task_dir.folder import MANIFEST_FILE_NAME as MANIFEST
-from valkyrie.benchmarks.task_dir.setup import graded, prepare, prepare_step, step_preparation
-from valkyrie.benchmarks.task_dir.task import TaskDirectory, TaskProblem
-from valkyrie.benchmarks.task_dir.task_toml import stray_problem
-from valkyrie.benchmarks.task_dir.verifier import sweep, verify
+from valkyrie.benchmarks.task_dir.task import PARTS, LockedTask, TaskDirectory, TaskProblem
+from valkyrie.benchmarks.task_dir.task_toml import MOST_BYTES, parse_toml, stray_problem
+from valkyrie.config.values import data_folder
 from valkyrie.domain import FinalScore, Grade, Json, TaskSpec
-from valkyrie.errors import BenchmarkError, BundleError, UnknownError, UsageError, UserError, paths_shown_as
-from valkyrie.text import did_you_mean
-
-_DIGEST = re.compile("[0-9a-f]{64}")
-_UNPACKED = "benchmarks"
-_READ_WHOLE = frozenset({MANIFEST_FILE_NAME, LOCK, "task.toml", "instruction.md", "Dockerfile", "setup.sh"})
-_MOST_READ = 16 * 1024 * 1024
+from valkyrie.errors import BenchmarkError, UsageError, UserError
+from valkyrie.text import did_you_mean, read_regular
 
 
-def pack_benchmark(folder: Path, target: Path) -> str:
-    """Write a benchmark's folder as a zip under one top folder of its name; returns the file's sha256.
+class ContentDigests(FolderDigests):
+    """Digests of task folders; a folder that did not change since is not read again."""
 
-    In it are `benchmark.toml`, `benchmark.lock` and every task's own parts, whatever they are called; what
-    else lies in the folder stays behind. The same content gives the same bytes. `target` appears whole or
-    not at all.
-    """
-    folder = folder.absolute()
-    top = folder.name or folder.resolve().name
-    if top == "..":
-        top = folder.resolve().name
-    with new_archive(folder, top, target) as packer:
-        _pack(folder, packer)
-    return file_sha256(target)
+    __slots__ = ()
 
+    def of(self, task: Path) -> str:
+        """Digest over relative paths, executable bits and contents of one task's parts."""
+        return self.known_or_read(task, tuple(_walk(task)))
 
-def _pack(folder: Path, packer: ArchivePacker) -> None:
-    places = [folder / MANIFEST_FILE_NAME, folder / LOCK, *find_tasks(folder).values()]
-    for path in places:
-        if problem := stray_problem(path, folder):
-            raise BundleError(f"{path} {problem.partition(',')[0]}.")
-    if (folder / MANIFEST_FILE_NAME).is_file():
-        packer.add_file(MANIFEST_FILE_NAME, folder / MANIFEST_FILE_NAME)
-    if (lock := lock_file(folder)) is not None:
-        # Also where the data folder keeps it, since the folder itself cannot be written.
-        packer.add_file(LOCK, lock)
-    for task_id, task in find_tasks(folder).items():
-        # A folder that is itself a task has no id below itself.
-        prefix = "" if task == folder and is_task(folder) else f"{task_id}/"
-        for part in PARTS:
-            if os.path.lexists(task / part):
-                _add(packer, task / part, prefix + part)
-
-
-def _add(packer: ArchivePacker, path: Path, name: str) -> None:
-    mode = path.lstat().st_mode
-    if stat.S_ISLNK(mode):
-        target = str(path.readlink())
-        if problem := _link_problem(name, target):
-            raise BundleError(f"{path} is a link to {target!r}, {problem}; put a copy in its place.")
-        packer.add_link(name, target)
-    elif stat.S_ISDIR(mode):
-        below = sorted(entry.name for entry in path.iterdir() if entry.name not in LEFTOVERS)
-        if not below:
-            packer.add_folder(name)
-        for entry in below:
-            _add(packer, path / entry, f"{name}/{entry}")
-    elif stat.S_ISREG(mode):
-        packer.add_file(name, path)
-    else:
-        raise BundleError(f"{path} is neither file, folder nor link; remove it.")
-
-
-def unpack_benchmark(archive: Path, cache: Path, digest: str) -> Path:
-    """The folder of a packed benchmark below `cache`: unpacked and checked the first time it is asked for.
-
-    `digest` is the archive's sha256. Threads and processes may ask at the same time.
-    """
-    if not _DIGEST.fullmatch(digest):
-        raise UnknownError(f"{digest[:80]!r} is no sha256 digest.")
-    place = cache / _UNPACKED / digest
-    if not place.is_dir():
-        with paths_shown_as({archive: "the uploaded benchmark"}):
-            _unpack(archive, place, digest)
-    return next(place.iterdir())
-
-
-def _unpack(archive: Path, place: Path, digest: str) -> None:
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(dir=place.parent, prefix=".unpack-"))
+    def known_or_read(self, folder: Path, entries: Sequence[FolderEntry]) -> str:
         try:
-            if file_sha256(archive) != digest:
-                raise BundleError("the benchmark is not what its digest says; upload it again.")
-            with open_archive(archive, links=True) as opened:
-                root = part / opened.top
-                root.mkdir()
-                opened.extract(root, lambda _name, _executable, _sha256: None)
-                _make_links(opened, root)
-                _check_read_whole(opened, root)
-            part.chmod(0o755)
-            try:
-                part.rename(place)
-            except OSError:
-                # Another thread or process was faster; what it unpacked has the same digest.
-                if not place.is_dir():
-                    raise
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
+            return super().known_or_read(folder, entries)
+        except UnreadableContentError as error:
+            raise BenchmarkError(str(error)) from error
+
+
+def _walk(task: Path) -> Iterator[FolderEntry]:
+    for part in PARTS:
+        path = task / part
+        try:
+            info = path.lstat()
+        except FileNotFoundError:
+            continue
+        yield folder_contents.entry_of(part, info)
+        if stat.S_ISDIR(info.st_mode):
+            yield from folder_contents.walk_folder(os.fspath(path), part)
+
+
+# Find task directories below a folder.
+
+MAX_DEPTH = 6
+_MARKS = ("task.toml", "instruction.md", "tests/test.sh")
+
+
+def is_task(folder: Path) -> bool:
+    """Return whether someone meant this folder to be a task; it may still be a broken one."""
+    return any((folder / mark).is_file() for mark in _MARKS)
+
+
+def find_tasks(folder: Path) -> dict[str, Path]:
+    """Task id → task directory, ordered by id; an id is the path below `folder`.
+
+    A folder that is itself a task has one, under its own name. Hidden folders are skipped; a link to a
+    task counts, a link to anything else is not followed.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder; name a task directory or a folder of them")
+    if is_task(folder):
+        return {folder.name: folder}
+    found = dict(sorted(_below(folder, "", 1)))
+    if not found:
+        raise UsageError(
+            f"{folder} holds no task: no folder in it has a task.toml. "
+            "`valk benchmark init NAME` writes one to start from"
+        )
+    return found
+
+
+def _below(folder: Path, prefix: str, depth: int) -> Iterator[tuple[str, Path]]:
+    try:
+        with os.scandir(folder) as entries:
+            folders = [entry for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
     except OSError as error:
-        raise disk_error("the uploaded benchmark cannot be unpacked", error) from None
+        raise UsageError(f"cannot look for tasks in {folder}: {error.strerror}") from error
+    for entry in folders:
+        path = folder / entry.name
+        if is_task(path):
+            yield prefix + entry.name, path
+        elif depth < MAX_DEPTH and not entry.is_symlink():
+            yield from _below(path, f"{prefix}{entry.name}/", depth + 1)
 
 
-def _make_links(opened: OpenArchive, root: Path) -> None:
-    """Links come last, so that nothing is written through one; none may lead out, even by way of others."""
-    links = [(member.name, opened.link_target(member)) for member in opened.members if member.is_link]
-    for name, target in links:
-        if problem := _link_problem(name, target):
-            raise BundleError(f"{opened.path}: {name} is a link to {target!r}, {problem}.")
-        (root / name).symlink_to(target)
-    real = os.path.realpath(root)
-    for name, target in links:
-        if not Path(os.path.realpath(root / name)).is_relative_to(real):
-            raise BundleError(
-                f"{opened.path}: {name} is a link to {target!r}, outside the benchmark's folder."
+# `benchmark.toml`: a name, a description and named datasets for a folder of tasks. Ours, so strict.
+
+MANIFEST_FILE_NAME = "benchmark.toml"
+
+
+class BenchmarkManifest(BaseModel):
+    """What a folder of tasks says about itself; every field may be left out."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: str | None = Field(default=None, min_length=1)
+    description: str = ""
+    datasets: dict[str, list[str]] = Field(default_factory=dict)
+    """Dataset name → task ids or globs, in the order they are to run. `default` is all tasks if unsaid."""
+
+    @property
+    def dataset_names(self) -> list[str]:
+        """`default` first."""
+        return ["default", *(name for name in self.datasets if name != "default")]
+
+    def choose(self, dataset: str, task_ids: Sequence[str], where: str, name: str = "") -> list[str]:
+        """Return ids of the tasks in `dataset`; a pattern that fits no task is an error."""
+        if dataset not in self.dataset_names:
+            known = ", ".join(self.dataset_names)
+            raise UsageError(
+                f"unknown dataset {dataset!r} of {name or where}; it has: {known}."
+                f"{did_you_mean(dataset, self.dataset_names)}"
             )
+        if dataset not in self.datasets:
+            return list(task_ids)
+        chosen: dict[str, None] = {}
+        for pattern in self.datasets[dataset]:
+            fitting = [task_id for task_id in task_ids if fnmatchcase(task_id, pattern)]
+            if not fitting:
+                raise BenchmarkError(
+                    f"{where}/{MANIFEST_FILE_NAME}: dataset {dataset!r} names {pattern!r}, "
+                    "which fits no task."
+                    f"{did_you_mean(pattern, task_ids)}"
+                )
+            chosen.update(dict.fromkeys(fitting))
+        if not chosen:
+            raise UsageError(f"{where}/{MANIFEST_FILE_NAME}: dataset {dataset!r} is empty")
+        return list(chosen)
 
 
-def _check_read_whole(opened: OpenArchive, root: Path) -> None:
-    """Refuse what is read into memory and does not fit there, also by way of a link."""
-    for name in (member.name for member in opened.members):
-        if PurePosixPath(name).name in _READ_WHOLE:
-            with suppress(OSError):  # a link to nothing, or round in circles
-                if (root / name).stat().st_size > _MOST_READ:
-                    raise BundleError(
-                        f"{opened.path}: {name} is too large, {_MOST_READ:,} bytes are allowed."
-                    )
+def read_manifest(folder: Path) -> BenchmarkManifest:
+    """The manifest of `folder`; an empty one when there is no file."""
+    path = folder / MANIFEST_FILE_NAME
+    try:
+        data = parse_toml(read_regular(path, MOST_BYTES).decode("utf-8"))
+    except FileNotFoundError:
+        return BenchmarkManifest()
+    except OSError as error:
+        raise BenchmarkError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise BenchmarkError(f"{path} is not valid TOML: {error}") from error
+    try:
+        return BenchmarkManifest.model_validate(data)
+    except ValidationError as error:
+        lines = []
+        for item in error.errors(include_url=False):
+            key = ".".join(map(str, item["loc"]))
+            if item["type"] == "extra_forbidden":
+                lines.append(f"{path}: unknown key {key}.{did_you_mean(key, BenchmarkManifest.model_fields)}")
+            else:
+                lines.append(f"{path}: {key}: {item['msg']}")
+        raise BenchmarkError("\n".join(lines)) from error
 
 
-def _link_problem(name: str, target: str) -> str | None:
-    """Return why a link at `name` may not lead to `target`: a server reads what it leads to as its own."""
-    if target.startswith("/"):
-        return "outside the benchmark's folder"
-    if not target or "\\" in target or not target.isprintable():
-        return "which is no usable path"
-    ended = normpath(PurePosixPath(name).parent / target)
-    return "outside the benchmark's folder" if ended == ".." or ended.startswith("../") else None
+# `benchmark.lock`: what `benchmark check` found of each task, by the digest of the task's content.
+#
+# A task that says nothing of its verification is graded as its entry says. An entry counts only while its
+# digest is the task's. The file is no part of any task, so that writing it changes no digest.
+
+LOCK_FILE_NAME = "benchmark.lock"
+FOLDER = "locks"
+VERSION = 1
+MOST_LOCK_BYTES = 64 << 20
 
 
-# A folder of Harbor task directories as a benchmark.
+class Lock(BaseModel):
+    """All of one file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = 1
+    tasks: dict[str, LockedTask] = Field(default_factory=dict)
+
+    def entry(self, task_id: str, digest: str) -> LockedTask | None:
+        """Return what was found of the task, if it was found of this content."""
+        found = self.tasks.get(task_id)
+        return found if found is not None and found.digest == digest else None
+
+    def to_text(self) -> str:
+        """The file's content: the same entries give the same bytes."""
+        return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def own_lock(folder: Path) -> Path:
+    """The lock file in a benchmark's own folder."""
+    return folder / LOCK_FILE_NAME
+
+
+def kept_lock(folder: Path) -> Path:
+    """The lock file of a benchmark whose folder is not to be written, in the data folder."""
+    place = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:12]
+    return data_folder() / FOLDER / f"{folder.name}-{place}.lock"
+
+
+def lock_file(folder: Path) -> Path | None:
+    """The lock file that holds for the benchmark in `folder`: its own before the one in the data folder."""
+    return next((path for path in (own_lock(folder), kept_lock(folder)) if path.is_file()), None)
+
+
+def read_lock(folder: Path) -> Lock:
+    """The lock of the benchmark in `folder`; an empty one where there is no file."""
+    path = lock_file(folder)
+    return Lock() if path is None else parse_lock(path)
+
+
+def parse_lock(path: Path) -> Lock:
+    """The lock in the file `path`. Raises BenchmarkError when it is none."""
+    again = "; remove it, and run `valk benchmark check` again"
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_LOCK_BYTES + 1)
+    except FileNotFoundError:
+        return Lock()
+    except OSError as error:
+        raise BenchmarkError(f"cannot read {path}: {error.strerror}") from error
+    if len(content) > MOST_LOCK_BYTES:
+        raise BenchmarkError(f"{path} is larger than {MOST_LOCK_BYTES >> 20} MiB{again}")
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise BenchmarkError(f"{path} is not valid JSON ({error}){again}") from error
+    if isinstance(data, dict) and data.get("version") != VERSION:
+        raise BenchmarkError(
+            f"{path} is of version {data.get('version')!r}; this program knows {VERSION}{again}"
+        )
+    try:
+        return Lock.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise BenchmarkError(f"{path}: {key}: {first['msg']}{again}") from error
+
+
+def write_lock(path: Path, entries: Mapping[str, LockedTask]) -> Lock:
+    """Add or replace entries in the lock file at `path`; those of other tasks stay."""
+    lock = Lock(tasks={**parse_lock(path).tasks, **entries})
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".lock-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(lock.to_text())
+            Path(draft).chmod(0o644)
+            Path(draft).replace(path)
+        except BaseException:
+            with suppress(OSError):
+                Path(draft).unlink()
+            raise
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    return lock
+
+
+# The folder as a benchmark.
 
 TASKS_KEPT = 512
 """How many parsed tasks stay in memory; reading one again takes half a millisecond."""
@@ -312,13 +406,13 @@ class TaskDirBenchmark:
 
     def _read_manifest(self) -> BenchmarkManifest:
         if self._manifest is None:
-            self._refuse_stray(MANIFEST)
+            self._refuse_stray(MANIFEST_FILE_NAME)
             self._manifest = read_manifest(self._folder)
         return self._manifest
 
     def _read_lock(self) -> Lock:
         if self._lock is None:
-            self._refuse_stray(LOCK)
+            self._refuse_stray(LOCK_FILE_NAME)
             self._lock = read_lock(self._folder)
         return self._lock
 

@@ -1,22 +1,13 @@
-"""Read Dockerfiles, and repeat one on a root file system that is not its image (`--host-image`)."""
+"""Read Dockerfiles: what only BuildKit understands, and the steps to repeat where the image is not used."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import posixpath
 import re
 import shlex
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-
-from sandboxes.folder_contents import Dockerignore
-from sandboxes.protocol import Sandbox
-from sandboxes.types import Command, OutputSink
-from valkyrie.benchmarks.task_dir.folder import make_folder, put_file, put_folder
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -30,9 +21,7 @@ _BUILDKIT_FLAGS: Mapping[str, tuple[str, ...]] = {
     "COPY": ("--chmod", "--link", "--parents", "--exclude"),
     "ADD": ("--chmod", "--link", "--checksum", "--keep-git-dir", "--exclude", "--unpack"),
 }
-_BUILDKIT_ARGUMENTS = frozenset(
-    f"{where}{what}" for where in ("TARGET", "BUILD") for what in ("PLATFORM", "OS", "ARCH", "VARIANT")
-)
+_BUILDKIT_ARGUMENT = re.compile("(TARGET|BUILD)(PLATFORM|OS|ARCH|VARIANT)")
 _FLAG = re.compile(r"--[a-z-]+(=\S+)?\s+")
 
 
@@ -86,7 +75,7 @@ def needs_of_buildkit(text: str) -> list[str]:
         for flag in (one.partition("=")[0] for one in flags):
             if flag in _BUILDKIT_FLAGS.get(keyword, ()):
                 found.append((number, f"{keyword} {flag}"))
-        if keyword == "ARG" and rest.strip() in _BUILDKIT_ARGUMENTS:
+        if keyword == "ARG" and _BUILDKIT_ARGUMENT.fullmatch(rest.strip()):
             found.append((number, f"ARG {rest.strip()} (filled by the builder)"))
         if keyword == "FROM" and any("BUILDPLATFORM" in flag or "TARGETPLATFORM" in flag for flag in flags):
             found.append((number, f"FROM {flags[0]}"))
@@ -246,57 +235,3 @@ def _json_list(text: str) -> list[str] | None:
 def _unquoted(text: str) -> str:
     text = text.strip()
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
-
-
-# `--host-image`: repeat a task's Dockerfile on whatever root file system the sandbox has.
-#
-# A stand-in, not the image: the base image is not used, and a RUN line that fails is noted in the log and
-# passed over, because most of them install what the root may already have.
-
-
-async def repeat_dockerfile(recipe: Recipe, context: Path, sandbox: Sandbox, log: OutputSink) -> None:
-    """Carry out the steps of `recipe`; `context` is the folder of the Dockerfile."""
-    for note in recipe.notes:
-        log("stderr", f"Dockerfile {note}\n")
-    ignore = Dockerignore.of(context)
-    if not ignore.rules:
-        await _repeat(recipe, context, sandbox, log)
-        return
-    with tempfile.TemporaryDirectory(prefix="valkyrie-") as scratch:
-        allowed = Path(scratch) / "context"
-        await asyncio.to_thread(
-            shutil.copytree, context, allowed, symlinks=True, ignore=ignore.names_left_out
-        )
-        await _repeat(recipe, allowed, sandbox, log)
-
-
-async def _repeat(recipe: Recipe, context: Path, sandbox: Sandbox, log: OutputSink) -> None:
-    for step in recipe.steps:
-        if isinstance(step, MakeFolder):
-            await make_folder(sandbox, step.path)
-        elif isinstance(step, CopyFiles):
-            await _copy(step, context, sandbox, log)
-        else:
-            await _run(step, sandbox, log)
-
-
-async def _run(step: RunProgram, sandbox: Sandbox, log: OutputSink) -> None:
-    code = await sandbox.run(Command(step.argv, cwd=step.cwd, env=step.env), log)
-    if code != 0:
-        log("stderr", f"Dockerfile line {step.line}: RUN ended with exit code {code}; going on without it\n")
-
-
-async def _copy(step: CopyFiles, context: Path, sandbox: Sandbox, log: OutputSink) -> None:
-    root = context.resolve()
-    for pattern in step.sources:
-        found = [root] if pattern in (".", "./") else sorted(root.glob(pattern.removeprefix("./")))
-        inside = [path for path in found if path.resolve().is_relative_to(root)]
-        if not inside:
-            log("stderr", f"Dockerfile COPY {pattern}: nothing of that name beside the Dockerfile\n")
-        for path in inside:
-            if path.is_dir():
-                await put_folder(sandbox, path, step.target.rstrip("/") or "/")
-            elif step.target.endswith("/") or await sandbox.is_folder(step.target):
-                await put_file(sandbox, path, f"{step.target.rstrip('/')}/{path.name}")
-            else:
-                await put_file(sandbox, path, step.target)

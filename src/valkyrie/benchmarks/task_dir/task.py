@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,26 +12,26 @@ from functools import cached_property
 from ipaddress import ip_network
 from pathlib import Path
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from sandboxes import folder_contents
+from sandboxes.folder_contents import UnreadableContentError
 from sandboxes.types import BuildSource, SandboxLimits
 from valkyrie.benchmarks.protocol import MissingVariablesError, expand, missing, referenced, said_of_withheld
 from valkyrie.benchmarks.task_dir.dockerfile import Recipe, RunProgram, needs_of_buildkit, read_dockerfile
-from valkyrie.benchmarks.task_dir.folder import PARTS, LockedTask, folder_digest
-from valkyrie.benchmarks.task_dir.setup import (
-    ARTIFACTS_FOLDER,
-    KEEPS_PROCESSES,
+from valkyrie.benchmarks.task_dir.execution import (
+    REWARDS,
     SETUP_SCRIPT,
     STEPS,
+    TESTS,
     Preparation,
-    elsewhere,
-    gathering,
-    kept_paths,
-    left_out_of,
-    step_problems,
-    step_specs,
+    VerifierPlan,
 )
 from valkyrie.benchmarks.task_dir.task_toml import (
+    Collect,
     ParsedToml,
     StepTable,
+    TaskArtifact,
     TaskToml,
     env_problems,
     link_problems,
@@ -37,10 +39,11 @@ from valkyrie.benchmarks.task_dir.task_toml import (
     unknown_users,
     user_problems,
 )
-from valkyrie.benchmarks.task_dir.verifier import REWARDS, TESTS, VerifierPlan
-from valkyrie.domain import ImageChoice, Json, TaskSpec, Timeouts, VerifyMode
+from valkyrie.domain import GatherCommand, ImageChoice, Json, KeptPath, TaskSpec, Timeouts, VerifyMode
 from valkyrie.errors import BenchmarkError
 
+PARTS = ("task.toml", "instruction.md", "environment", "tests", "solution", "steps")
+"""What makes a task what it is; a README beside them does not."""
 DEFAULT_WORKDIR = "/app"
 DOCKERFILE = "Dockerfile"
 COMPOSE_FILES = ("docker-compose.yaml", "docker-compose.yml")
@@ -434,3 +437,161 @@ def _networks(hosts: Sequence[str]) -> tuple[str, ...]:
         with suppress(ValueError):
             found.append(str(ip_network(host, strict=False)))
     return tuple(found)
+
+
+def folder_digest(folder: Path) -> str:
+    """Digest over everything in one folder, wherever it is."""
+    try:
+        return folder_contents.folder_digest(folder)
+    except UnreadableContentError as error:
+        raise BenchmarkError(str(error)) from error
+
+
+class LockedTask(BaseModel):
+    """What was found of one task."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    digest: str
+    """Of the task's content, as it was checked."""
+    mode: VerifyMode
+    keep_processes: bool = False
+    oracle: list[float | None] = Field(default_factory=list)
+    """The score of each run of its own solution; null is a run without a verdict."""
+    nop: float | None = None
+    """The score of doing nothing."""
+    open_to: list[str] = Field(default_factory=list)
+    """The classes of cheating it is open to."""
+    program: str = ""
+    """The version of this program that looked."""
+
+
+# What is kept of a sandbox after the agent.
+
+ARTIFACTS_FOLDER = KeptPath("/logs/artifacts", destination=".", expected=False)
+"""Kept of every task: whatever agent and task put there."""
+
+
+MAIN = "main"
+
+
+def kept_paths(declared: Sequence[str | TaskArtifact]) -> tuple[KeptPath, ...]:
+    """Return those of the sandbox itself."""
+    tables = [TaskArtifact(source=one) if isinstance(one, str) else one for one in declared]
+    return tuple(
+        KeptPath(
+            posixpath.normpath(one.source),
+            one.destination and one.destination.strip("/"),
+            one.exclude,
+        )
+        for one in tables
+        if one.service in (None, MAIN)
+    )
+
+
+def gathering(declared: Sequence[Collect]) -> tuple[GatherCommand, ...]:
+    """The commands of the sandbox itself."""
+    return tuple(
+        GatherCommand(one.command, None if one.user is None else str(one.user), one.timeout_sec)
+        for one in declared
+        if one.service == MAIN
+    )
+
+
+def elsewhere(config: TaskToml) -> Iterator[str]:
+    """Yield what is to come from other containers, and does not."""
+    asked: list[str | None] = []
+    tables: list[TaskToml | StepTable] = [config, *config.steps]
+    for table in tables:
+        asked += [one.service for one in table.artifacts if isinstance(one, TaskArtifact)]
+        asked += [one.service for one in table.verifier.collect]
+    for service in dict.fromkeys(name for name in asked if name not in (None, MAIN)):
+        yield f"nothing is collected from the service {service!r}: a task has one sandbox"
+
+
+# Each step of a task as a task of its own in the sandbox of the whole.
+
+KEEPS_PROCESSES = (
+    "verifier.keep_processes is for tests that run beside the agent's processes; say so with "
+    'verifier.environment_mode = "shared"'
+)
+
+
+_BAD_IN_NAME = frozenset('/\\:*?"<>|')
+
+
+def step_specs(whole: TaskSpec, config: TaskToml, folder: Path, texts: Sequence[str]) -> tuple[TaskSpec, ...]:
+    """Each step as a task of its own in the sandbox of the whole; `texts` are their instructions."""
+    return tuple(_spec(whole, step, folder, text) for step, text in zip(config.steps, texts, strict=True))
+
+
+def _spec(whole: TaskSpec, step: StepTable, folder: Path, instruction: str) -> TaskSpec:
+    agent, verifier = step.agent, step.verifier
+    own_limit = "timeout_sec" in verifier.model_fields_set
+    return replace(
+        whole,
+        step=step.name,
+        instruction=instruction,
+        timeouts=Timeouts(
+            build=whole.timeouts.build,
+            agent=agent.timeout_sec or whole.timeouts.agent,
+            grade=verifier.timeout_sec if own_limit else whole.timeouts.grade,
+        ),
+        of_image=whole.of_image - _chosen(step),
+        user=whole.user if agent.user is None else str(agent.user),
+        grading_user=whole.grading_user if verifier.user is None else str(verifier.user),
+        gathering=(*whole.gathering, *gathering(verifier.collect)),
+        artifacts=(*whole.artifacts, *kept_paths(step.artifacts)),
+        has_solution=(folder / STEPS / step.name / "solution" / "solve.sh").is_file(),
+        verify=verifier.verify or whole.verify,
+        carry=tuple(dict.fromkeys((*whole.carry, *verifier.carry))),
+        keep_processes=whole.keep_processes if verifier.keep_processes is None else verifier.keep_processes,
+    )
+
+
+def _chosen(step: StepTable) -> set[ImageChoice]:
+    """Return what a step does not leave to its image."""
+    users: dict[ImageChoice, str | int | None] = {
+        "user": step.agent.user,
+        "grading_user": step.verifier.user,
+    }
+    return {choice for choice, user in users.items() if user is not None}
+
+
+def step_problems(config: TaskToml, folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield where an author must look, and why."""
+    seen: dict[str, str] = {}
+    for step in config.steps:
+        if not step.name.strip() or step.name in (".", "..") or _BAD_IN_NAME & set(step.name):
+            yield folder / "task.toml", f"{step.name!r} is no name a step's folder can have; rename it"
+            continue
+        folded = unicodedata.normalize("NFKC", step.name).casefold()
+        if folded in seen:
+            yield folder / "task.toml", f"two steps are called {seen[folded]!r} and {step.name!r}; rename one"
+            continue
+        seen[folded] = step.name
+        yield from _own_problems(step, config, folder)
+
+
+def _own_problems(step: StepTable, config: TaskToml, folder: Path) -> Iterator[tuple[Path, str]]:
+    own = folder / STEPS / step.name
+    if not (own / "instruction.md").is_file():
+        yield own / "instruction.md", f"step {step.name!r} has no instruction.md; say what the agent is to do"
+    if not any((place / "tests" / "test.sh").is_file() for place in (own, folder)):
+        message = f"step {step.name!r} has no tests/test.sh, and the task has none for all its steps"
+        yield own / "tests" / "test.sh", message
+    if step.verifier.environment_mode == "separate" or step.verifier.environment is not None:
+        message = f'step {step.name!r} wants a verifier environment of its own; only "shared" can be run'
+        yield folder / "task.toml", message
+    if (
+        step.verifier.keep_processes
+        and (step.verifier.verify or config.verifier.verify) is not VerifyMode.SHARED
+    ):
+        yield folder / "task.toml", f"step {step.name!r}: {KEEPS_PROCESSES}"
+
+
+def left_out_of(step: StepTable) -> Iterator[str]:
+    """Yield what a step asks for and does not get."""
+    for table, name in ((step.agent, "agent"), (step.verifier, "verifier")):
+        if table.network_mode is not None:
+            yield f"step {step.name!r}: {name}.network_mode is not applied: the task's holds for every step"

@@ -13,7 +13,7 @@ from typing import Literal
 from benchmark_runner.agent_bundle import CONTRACT_FILES
 from benchmark_runner.agent_bundle.contract import load_contract
 from benchmark_runner.agent_bundle.resolution import misspelt
-from valkyrie.benchmarks.task_dir.folder import find_tasks, is_task, read_manifest
+from valkyrie.benchmarks.task_dir.benchmark import find_tasks, is_task, read_manifest
 from valkyrie.benchmarks.task_dir.task import TaskDirectory
 from valkyrie.benchmarks.task_dir.task_toml import stray_problem
 from valkyrie.config.permissions import outside

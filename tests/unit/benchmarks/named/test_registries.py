@@ -10,7 +10,7 @@ import pytest
 
 from tests.git_repository import Repository
 from valkyrie.benchmarks.named.registries import choose, read_dataset, read_registry
-from valkyrie.benchmarks.task_dir.folder import ContentDigests
+from valkyrie.benchmarks.task_dir.benchmark import ContentDigests
 from valkyrie.errors import UsageError
 
 COMMIT = "c" * 40
