@@ -66,10 +66,10 @@ class Room:
         agent: Any = load_target(CATALOG[name].target)(options)
         kept, said = self.root / "kept", list[str]()
         doors = ModelProxies(self.root / "doors")
-        gear = AgentEnvironment(LayerCache(self.layers), agent.layer, server.url, doors.to(server.url))
-        async with LocalProvider(self.root / "state") as provider, gear.doorway() as doorway:
+        environment = AgentEnvironment(LayerCache(self.layers), agent.layer, server.url, doors.to(server.url))
+        async with LocalProvider(self.root / "state") as provider, environment.model_folder() as model_folder:
             request = SandboxCreateRequest(network="none")
-            request = await _equipped(gear, request, provider, doorway)
+            request = await _equipped(environment, request, provider, model_folder)
             sandbox = await provider.create_sandbox(request)
             try:
                 await sandbox.run(Command(("mkdir", "-p", WORKSPACE)))
@@ -81,11 +81,11 @@ class Room:
                     {},
                     lambda _stream, text: said.append(text),
                     kept=kept,
-                    model_url=gear.model_url,
+                    model_url=environment.model_url,
                 )
                 await sandbox.upload_file(trial.task.problem_path, talk.turns[0].encode())
                 await agent.install(trial)
-                await gear.open_door(sandbox, trial.log)
+                await environment.open_proxy(sandbox, trial.log)
                 ended = await agent.run(trial)
                 left = await sandbox.list_files(f"{WORKSPACE}/.*")
             finally:
@@ -111,11 +111,14 @@ class Room:
 
 
 async def _equipped(
-    gear: AgentEnvironment, request: SandboxCreateRequest, provider: SandboxProvider, doorway: Path | None
+    environment: AgentEnvironment,
+    request: SandboxCreateRequest,
+    provider: SandboxProvider,
+    model_folder: Path | None,
 ) -> SandboxCreateRequest:
     """With the agent's layer; where it cannot be fetched there is nothing to test."""
     try:
-        return await gear.equip(request, provider, doorway, lambda _text: None)
+        return await environment.equip(request, provider, model_folder, lambda _text: None)
     except ValkyrieError as error:
         if "reached no package registry" in str(error):
             pytest.skip("the agent cannot be fetched here: no package registry is reached")

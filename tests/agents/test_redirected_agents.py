@@ -53,10 +53,10 @@ async def test_settings_of_a_task_lead_no_key_elsewhere(
 ) -> None:
     need_local_sandboxes(tmp_path / "try", network="none")
     agent: Any = load_target(CATALOG[name].target)(AgentOptions(model))
-    gear, said = AgentEnvironment(LayerCache(layers), agent.layer), list[str]()
+    environment, said = AgentEnvironment(LayerCache(layers), agent.layer), list[str]()
     async with LocalProvider(tmp_path / "state") as provider:
         request = SandboxCreateRequest(network="none")
-        request = await gear.equip(request, provider, None, said.append)
+        request = await environment.equip(request, provider, None, said.append)
         sandbox = await provider.create_sandbox(request)
         await sandbox.upload_file(f"/app/{path}", text.encode())
         assert await sandbox.run(Command(("python3", "-c", LISTENER), timeout=60)) == 0

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, text
 from tests.stored_runs import add_executor, add_run, ended, tick
 from valkyrie.cli.main import main
 from valkyrie.domain import Category, TrialState
-from valkyrie.store import Store, journal, leases, migrations, schema, upkeep
+from valkyrie.store import REVISION, Store, journal, leases, migrations, upkeep
 from valkyrie.store.database import parse
 from valkyrie.store.journal import Finish
 
@@ -67,7 +67,7 @@ def test_a_database_is_made_once(address: Path | str, db: Valk) -> None:
     assert db("check")[0] == 1
     code, said = db("upgrade", "--dry-run")
     assert code == 0
-    assert f"Would make schema {schema.REVISION}" in said
+    assert f"Would make schema {REVISION}" in said
     assert "none yet" in db("current")[1], "a dry run changes nothing"
     assert db("upgrade")[0] == 0
     assert "already" in db("upgrade")[1]
@@ -79,11 +79,11 @@ def test_an_older_database_is_upgraded_by_steps(address: Path | str, db: Valk, t
     code, said = db("check")
     assert (code, "`valkyrie db upgrade`" in said) == (1, True)
     steps = db("upgrade", "--dry-run")[1]
-    numbers = [f"{number:04d}" for number in range(2, int(schema.REVISION) + 1)]
+    numbers = [f"{number:04d}" for number in range(2, int(REVISION) + 1)]
     assert re.findall(r"to schema (\d+): ", steps) == numbers
     assert "0001" in db("current")[1]
     said = db("upgrade")[1]
-    assert f"schema 0001 to {schema.REVISION}" in said
+    assert f"schema 0001 to {REVISION}" in said
     copies = list(tmp_path.glob("*.bak"))
     assert [str(copy) in said for copy in copies] == [True] * (1 if isinstance(address, Path) else 0)
     assert db("check")[0] == 0
@@ -116,11 +116,11 @@ def test_json_says_the_same(address: Path | str, db: Valk) -> None:
     upgraded = json.loads(db("upgrade", "--json")[1])
     assert (upgraded["kind"], upgraded["revision"], len(upgraded["steps"])) == (
         "db_upgrade",
-        schema.REVISION,
+        REVISION,
         1,
     )
     current = json.loads(db("current", "--json")[1])
-    assert (current["database"], current["revision"]) == (parse(address).kind, schema.REVISION)
+    assert (current["database"], current["revision"]) == (parse(address).kind, REVISION)
     assert json.loads(db("check", "--json")[1])["ok"] is True
     say(address, "DROP INDEX trial_held")
     code, said = db("check", "--json")

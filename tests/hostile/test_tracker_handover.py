@@ -13,7 +13,7 @@ from tests.integration.api.stage import Stage, open_stage
 from valkyrie.domain import RunState
 from valkyrie.executor.open_runs import OpenRuns, TenantAccess
 from valkyrie.secrets.delivery import Sealer, new_key, parse_keys
-from valkyrie.store import runs, tenants
+from valkyrie.store import runs
 
 VALUES = {"KEY": "planted-value-5512"}
 ARGUMENTS = {"secrets": {"KEY": "key"}, "settings": {"provider": "null"}}
@@ -48,7 +48,7 @@ def hand(stage: Stage, run_id: str, values: Mapping[str, str]) -> None:
 
 def is_sealed(stage: Stage, run_id: str) -> bool:
     with stage.tracker_app.store.reading() as connection:
-        return tenants.handed(connection, run_id) is not None
+        return runs.handed(connection, run_id) is not None
 
 
 async def test_nothing_handed_outlives_a_run_that_cannot_be_opened(stage: Stage, open_runs: OpenRuns) -> None:
@@ -99,7 +99,7 @@ async def test_a_run_sealed_with_another_key_waits_and_ends_nobody_else(
     run_id = stage.add_run(arguments=ARGUMENTS)
     other = Sealer(parse_keys(new_key()))
     with stage.tracker_app.store.writing() as connection:
-        tenants.hand(connection, run_id, other.seal(VALUES, f"run:{run_id}"))
+        runs.hand(connection, run_id, other.seal(VALUES, f"run:{run_id}"))
     await open_runs.open(run_id)
     await open_runs.open(run_id)
     with stage.tracker_app.store.reading() as connection:

@@ -290,7 +290,7 @@ async def test_executors_side_by_side_leave_each_others_doors_alone(home: Path) 
     store = Store(data.database)
     writer = store.writer()
     mine, other = (OpenRuns(TenantAccess(data, store), writer, word) for word in ("mine", "other"))
-    door = mine._model_doors.to("http://127.0.0.1:9/v1")
+    door = mine._model_proxies.to("http://127.0.0.1:9/v1")
     assert door is not None
     async with door.opened() as folder:
         await other.sweep()

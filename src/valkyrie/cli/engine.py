@@ -44,7 +44,7 @@ def executor(output: Output) -> None:
     artifacts: S3_BUCKET, or artifacts_folder. SIGTERM or Ctrl+C lets trials under way finish; a second one
     gives them back to the queue.
     """
-    from valkyrie.executor.__main__ import serve
+    from valkyrie.executor.host import serve
 
     folder = data_folder()
     place = "PostgreSQL" if (database_url() or "").startswith("postgres") else "SQLite"

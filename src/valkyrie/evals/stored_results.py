@@ -159,7 +159,7 @@ class Loader:
 
     @cached_property
     def _stories(self) -> Transcripts:
-        return Transcripts(self._folder.stories)
+        return Transcripts(self._folder.transcripts)
 
     @cached_property
     def _prompts(self) -> Mapping[str, str]:

@@ -24,6 +24,7 @@ from valkyrie import __version__
 from valkyrie.config.values import FETCH_PREFIX
 from valkyrie.domain import Json
 from valkyrie.errors import InfrastructureError
+from valkyrie.store import REVISION
 from valkyrie.store.layout import DataFolder
 
 _LONGEST = 100
@@ -243,9 +244,6 @@ def _suspended(link: socket.socket) -> int | None:
 
 def _fits(status: Json) -> bool:
     """Of this version, with the schema it has, and not about to leave."""
-    # Here, because it takes SQLAlchemy, which need not be waited for before an executor is started.
-    from valkyrie.store.schema import REVISION
-
     same = (status["version"], status["schema"]) == (__version__, REVISION)
     return same and not status["draining"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from valkyrie.report.results import results_document, told_arguments
 from valkyrie.report.statistics.anytime import decide
 from valkyrie.store import Store, jobs, notifications, runs, tenants, trials
 from valkyrie.store.journal import Writer
-from valkyrie.store.tenants import forget_handed
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
@@ -27,11 +26,11 @@ _SHARE = 0.01
 """Evidence is looked at again when it grew by this share: with many tasks, not after each of them."""
 
 
+@dataclass(slots=True)
 class StopRules:
     """Decides open jobs on the writer's thread. What it remembers only saves work."""
 
-    def __init__(self) -> None:
-        self._looked_at: dict[str, int] = {}
+    _looked_at: dict[str, int] = field(default_factory=dict)
 
     def apply(self, connection: Connection, job_ids: Collection[str], now: float) -> bool:
         """Decide what can be decided of these jobs; return whether trials were skipped."""
@@ -75,7 +74,6 @@ def _look(
     connection: Connection, job: Any, rows: Sequence[Any], now: float
 ) -> tuple[Json, dict[str, int]] | None:
     """Return the decision with what is new in it, and where runs end all of whose pairs are decided."""
-    rule: Json = job.stop_rule
     known: Mapping[tuple[str, str], Json] = {
         (one["a_run"], one["b_run"]): one for one in (job.decision or {}).get("pairs", [])
     }
@@ -83,48 +81,48 @@ def _look(
     read: dict[str, Sequence[Any]] = {}
     new: list[Json] = []
     for a, b in pairs:
-        if (a.id, b.id) in known or RunState.ERROR in (a.state, b.state):
-            continue
-        mine, theirs = (_read(connection, read, one.id) for one in (a, b))
-        evidence = gather_evidence(mine, theirs, planned_order=True)
-        found = decide(
-            evidence.units,
-            error=rule["error"],
-            margin=rule["margin"],
-            comparisons=rule["comparisons"],
-            scale=evidence.scale,
-            planned=evidence.planned_units,
-            whole=evidence.whole,
-        )
-        if found is None or found.outcome is None or found.interval is None:
-            continue
-        tasks = evidence.tasks_of(found.units)
-        new.append(
-            {
-                "a_run": a.id,
-                "b_run": b.id,
-                "outcome": found.outcome.value,
-                "tasks": len(tasks),
-                "planned_tasks": evidence.planned,
-                "families": None if evidence.families is None else found.units,
-                "difference": found.difference,
-                "interval": list(found.interval),
-                "e_value": found.e_value,
-                "last_look": found.last,
-                "lead": found.lead,
-                "lead_needed": found.needed,
-                "ends": {
-                    a.id: positions_after(mine, tasks),
-                    b.id: positions_after(theirs, tasks),
-                },
-                "decided_at": now,
-            }
-        )
+        if (a.id, b.id) not in known and RunState.ERROR not in (a.state, b.state):
+            mine, theirs = (_read(connection, read, one.id) for one in (a, b))
+            if found := _decide_pair(job.stop_rule, (a.id, mine), (b.id, theirs)):
+                new.append({**found, "decided_at": now})
     if not new:
         return None
     decided = [*known.values(), *new]
     decision: Json = {"pairs": decided, "skipped": dict((job.decision or {}).get("skipped", {}))}
     return decision, _cuts(rows, pairs, decided)
+
+
+def _decide_pair(rule: Json, a: tuple[str, Sequence[Any]], b: tuple[str, Sequence[Any]]) -> Json | None:
+    """Return what the rule decides of two runs (id and trials), as it is stored; None: nothing yet."""
+    (a_run, mine), (b_run, theirs) = a, b
+    evidence = gather_evidence(mine, theirs, planned_order=True)
+    found = decide(
+        evidence.units,
+        error=rule["error"],
+        margin=rule["margin"],
+        comparisons=rule["comparisons"],
+        scale=evidence.scale,
+        planned=evidence.planned_units,
+        whole=evidence.whole,
+    )
+    if found is None or found.outcome is None or found.interval is None:
+        return None
+    tasks = evidence.tasks_of(found.units)
+    return {
+        "a_run": a_run,
+        "b_run": b_run,
+        "outcome": found.outcome.value,
+        "tasks": len(tasks),
+        "planned_tasks": evidence.planned,
+        "families": None if evidence.families is None else found.units,
+        "difference": found.difference,
+        "interval": list(found.interval),
+        "e_value": found.e_value,
+        "last_look": found.last,
+        "lead": found.lead,
+        "lead_needed": found.needed,
+        "ends": {a_run: positions_after(mine, tasks), b_run: positions_after(theirs, tasks)},
+    }
 
 
 def _read(connection: Connection, read: dict[str, Sequence[Any]], run_id: str) -> Sequence[Any]:
@@ -147,20 +145,20 @@ def _cuts(rows: Sequence[Any], pairs: Sequence[tuple[Any, Any]], decided: Sequen
 # What messages to the outside find in an executor: the run's values, organisation, results and links.
 
 
+@dataclass(frozen=True, slots=True)
 class RunNotificationContext:
     """An executor's side of its hooks (valkyrie.notifications.outbox.NotificationContext)."""
 
-    def __init__(self, store: Store, writer: Writer, worlds: OpenRuns) -> None:
-        self._store = store
-        self._writer = writer
-        self._worlds = worlds
+    _store: Store
+    _writer: Writer
+    _open_runs: OpenRuns
 
     async def values(self, run_id: str) -> Mapping[str, str] | None:
-        return await self._worlds.handed(run_id)
+        return await self._open_runs.handed(run_id)
 
     async def organisation(self, org_id: str, run_id: str) -> Organisation:
-        values = await self._worlds.handed(run_id) or {}
-        return await asyncio.to_thread(self._worlds.organisation, org_id, values)
+        values = await self._open_runs.handed(run_id) or {}
+        return await asyncio.to_thread(self._open_runs.organisation, org_id, values)
 
     async def results(self, run_id: str) -> Json:
         return await asyncio.to_thread(self._results, run_id)
@@ -196,11 +194,11 @@ class RunNotificationContext:
                 connection, run_id
             )  # it may have been resumed just now, with other values
             if ended:
-                forget_handed(connection, run_id)
+                runs.forget_handed(connection, run_id)
             return ended
 
         if await self._writer.call(forget):
-            self._worlds.settled(run_id)
+            self._open_runs.settled(run_id)
 
 
 def _org_name(connection: Connection, org_id: str) -> str:

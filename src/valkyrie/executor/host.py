@@ -25,19 +25,18 @@ from valkyrie.config import values
 from valkyrie.config import values as config
 from valkyrie.config.values import config_path, database_url
 from valkyrie.domain import Json
-from valkyrie.errors import StoreError, UserError
-from valkyrie.executor.client import PARENT_PIPE, home_mark, socket_path
+from valkyrie.errors import StoreError, UserError, ValkyrieError
+from valkyrie.executor.client import PARENT_PIPE, home_mark, only_one, socket_path
 from valkyrie.executor.conclusions import RunNotificationContext, StopRules
 from valkyrie.executor.open_runs import OpenRuns, TenantAccess
 from valkyrie.notifications.messages import local_allowed
 from valkyrie.notifications.outbox import NotificationRunner, Sender
 from valkyrie.schedule.scheduler import HostRoom, Scheduler
 from valkyrie.secrets.delivery import find_sealer
-from valkyrie.store import Store, executors, runs
+from valkyrie.store import REVISION, Store, executors, runs
 from valkyrie.store.journal import Finish, Writer
 from valkyrie.store.layout import DataFolder
 from valkyrie.store.leases import Leased
-from valkyrie.store.schema import REVISION
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
@@ -193,13 +192,13 @@ class ExecutorHost:
         refuse_exposed(self._data)
         store = Store(database_url() or self._data.database)
         self._writer = store.writer()
-        self._worlds = OpenRuns(self._premises(store), self._writer, self._home)
-        telling = RunNotificationContext(store, self._writer, self._worlds)
+        self._open_runs = OpenRuns(self._tenant_access(store), self._writer, self._home)
+        telling = RunNotificationContext(store, self._writer, self._open_runs)
         networks = config.tracker_networks if self._server else None
         sender = Sender(local_allowed, networks=networks)
         self._hooks = NotificationRunner(self.id, self._writer, telling, sender, self._home)
-        self._worlds.on_ended = self._hooks.wake
-        self._scheduler = Scheduler(self.id, self._writer, self._worlds, self._room)
+        self._open_runs.on_ended = self._hooks.wake
+        self._scheduler = Scheduler(self.id, self._writer, self._open_runs, self._room)
         self._scheduler.decide = StopRules().apply
         control = ControlServer(socket_path(self._data), self._verbs())
         try:
@@ -222,11 +221,11 @@ class ExecutorHost:
                     task.cancel()
         finally:
             await control.close()
-            await self._worlds.close()
+            await self._open_runs.close()
             await end_executor(self._writer, self.id)
             store.close()
 
-    def _premises(self, store: Store) -> TenantAccess:
+    def _tenant_access(self, store: Store) -> TenantAccess:
         if not self._server:
             return TenantAccess(self._data, store)
         own = self._data.root / "server.key" if store.kind == "sqlite" else None
@@ -236,7 +235,7 @@ class ExecutorHost:
         now = time.time()
         values = registration(self.id, self._home, self._lease_s)
         await self._writer.call(lambda connection: executors.register_executor(connection, values))
-        await self._worlds.sweep()
+        await self._open_runs.sweep()
         await self._writer.call(self._recover)
         known = await self._writer.call(runs.known_ids)
         bound = await self._writer.call(executors.bound_runs)
@@ -253,7 +252,7 @@ class ExecutorHost:
             await self._scheduler.run()
             if self._scheduler.draining:
                 return
-            needed = self._worlds.kept and time.time() - self._started_at < KEEP_SANDBOXES_S
+            needed = self._open_runs.kept and time.time() - self._started_at < KEEP_SANDBOXES_S
             if needed or self._hooks.busy:
                 # A pause between two looks, also if nobody waits for us.
                 self._scheduler.idle_exit_s = IDLE_EXIT_S
@@ -339,8 +338,8 @@ class ExecutorHost:
             "schema": REVISION,
             "started_at": self._started_at,
             "active": self._scheduler.active,
-            "kept_sandboxes": self._worlds.kept,
-            "waiting": sorted(self._worlds.waiting()),
+            "kept_sandboxes": self._open_runs.kept,
+            "waiting": sorted(self._open_runs.waiting()),
             "draining": self._scheduler.draining,
             "server": self._server,
             "room": {"cpus": self._room.cpus, "memory_mb": self._room.memory_mb},
@@ -351,7 +350,7 @@ class ExecutorHost:
         return await self._status(request)
 
     async def _take_secrets(self, request: Json) -> Json:
-        self._worlds.give_secrets(request["run_id"], request["values"])
+        self._open_runs.give_secrets(request["run_id"], request["values"])
         await self._hooks.supplied(request["run_id"])
         return await self._wake(request)
 
@@ -364,12 +363,48 @@ class ExecutorHost:
         return await self._status(request)
 
     async def _shell(self, request: Json) -> Json:
-        argv = await self._worlds.shell(request["run_id"], request["task_id"], request["k"])
+        argv = await self._open_runs.shell(request["run_id"], request["task_id"], request["k"])
         return {"argv": argv}
 
     async def _forget(self, request: Json) -> Json:
-        await self._worlds.forget(request["run_id"])
+        await self._open_runs.forget(request["run_id"])
         return {}
+
+
+def serve(folder: str, announce: Callable[[], None]) -> None:
+    """Be an executor of a server in this process; `announce` is called once it is at work."""
+
+    def ready() -> bool:
+        announce()
+        return True
+
+    if failures := work_on(folder, ready, server=True):
+        raise failures[0]
+
+
+def work_on(folder: str, ready: Callable[[], bool], *, server: bool) -> list[BaseException]:
+    """Be the executor of a data folder; return why it ended, if not because it was done."""
+    data = DataFolder(Path(folder)).make()
+    failures: list[BaseException] = []
+    with only_one(data, server=server) as ours:
+        if not ours:
+            if server and PARENT_PIPE not in os.environ:
+                sys.stderr.write(f"An executor is at work on {folder} already; it goes on.\n")
+            elif not server:
+                ready()
+            return []
+        try:
+            asyncio.run(ExecutorHost(data, server=server).serve(ready))
+        except* ValkyrieError as group:
+            failures = _leaves(group)
+    return failures
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """The errors themselves, out of whatever groups they came in."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for part in error.exceptions for leaf in _leaves(part)]
 
 
 def _say(text: str) -> None:
@@ -447,11 +482,11 @@ class BoundExecutor:
 
         `values`: what each run is handed; `on_install` is told of agents that are installed first.
         """
-        async with self._opened(values.keys()) as (writer, worlds):
-            worlds.layers.on_install = on_install
+        async with self._opened(values.keys()) as (writer, open_runs):
+            open_runs.layers.on_install = on_install
             for run_id, handed in values.items():
-                worlds.give_secrets(run_id, handed)
-            scheduler = Scheduler(self.id, writer, worlds, self._room, bound=self._word)
+                open_runs.give_secrets(run_id, handed)
+            scheduler = Scheduler(self.id, writer, open_runs, self._room, bound=self._word)
             scheduler.idle_exit_s = 0.0
             scheduler.on_ended = on_ended
             scheduler.say = lambda _text: None
@@ -475,19 +510,19 @@ class BoundExecutor:
     @contextlib.asynccontextmanager
     async def _opened(self, run_ids: Collection[str]) -> AsyncIterator[tuple[Writer, OpenRuns]]:
         writer = self._store.writer()
-        worlds = OpenRuns(TenantAccess(self._data, self._store), writer, self._word)
+        open_runs = OpenRuns(TenantAccess(self._data, self._store), writer, self._word)
         try:
             begun = registration(self.id, self._word, self._lease_s)
             await writer.call(lambda connection: executors.register_executor(connection, begun))
-            await worlds.sweep()
+            await open_runs.sweep()
             await writer.call(lambda connection: executors.recover(connection, self.id, home=self._word))
             for run_id in run_ids:
                 drafts = self._data.run(run_id).drafts
                 if drafts.exists():
                     await asyncio.to_thread(shutil.rmtree, drafts, ignore_errors=True)
-            yield writer, worlds
+            yield writer, open_runs
         finally:
-            await worlds.close()
+            await open_runs.close()
             await end_executor(writer, self.id)
 
     async def _heartbeat(self, writer: Writer) -> None:

@@ -35,10 +35,9 @@ from valkyrie.executor.proxies import ModelProxies, SandboxProxies, proxy_folder
 from valkyrie.plan import Settings
 from valkyrie.secrets import delivery
 from valkyrie.secrets.delivery import SEALED
-from valkyrie.store import notifications, regrades, runs, tenants, trials
+from valkyrie.store import notifications, regrades, runs, trials
 from valkyrie.store.journal import Writer
 from valkyrie.store.layout import DataFolder
-from valkyrie.store.tenants import forget_handed
 from valkyrie.trajectory.transcript import configured_limit
 from valkyrie.trial.attempt import classify
 from valkyrie.trial.context import AgentEnvironment, RunContext
@@ -77,7 +76,7 @@ class TenantAccess:
     def sealed(self, connection: Connection, run_id: str) -> Mapping[str, str] | None:
         """Return what was sealed for a run; None when nothing was, or the key it was sealed with is not
         here."""
-        found = tenants.handed(connection, run_id) if self.sealer else None
+        found = runs.handed(connection, run_id) if self.sealer else None
         if not found or not self.sealer:
             return None
         try:
@@ -137,15 +136,15 @@ class TransferPool:
 class ArtifactFetcher:
     """Opens runs' places, and fetches from them what another machine has put there. Blocking."""
 
-    def __init__(self, premises: TenantAccess) -> None:
-        self._premises = premises
-        self._data = premises.data
+    def __init__(self, tenant_access: TenantAccess) -> None:
+        self._tenant_access = tenant_access
+        self._data = tenant_access.data
         self._keepers: dict[str, LogKeeper] = {}
         self._carriers = TransferPool()
 
     def organisation(self, org_id: str, values: Mapping[str, str]) -> Organisation:
         """The things of a run's organisation; `values` were handed over with the run."""
-        return self._premises.organisation(org_id, delivery.credentials_of(values))
+        return self._tenant_access.organisation(org_id, delivery.credentials_of(values))
 
     def away(self, row: Any, values: Mapping[str, str]) -> RemoteStorage:
         """Return where else the run's attempts put what they leave."""
@@ -199,7 +198,7 @@ class ArtifactFetcher:
         if away.artifacts:
             archive.parent.mkdir(parents=True, exist_ok=True)
             away.artifacts.get(frozen_agent_key(row.id, row.agent), archive)
-        elif self._premises.server:
+        elif self._tenant_access.server:
             raise _not_here(f"The run's copy of agent {row.agent}")
 
     def close(self) -> None:
@@ -216,37 +215,37 @@ def _not_here(what: str) -> InfrastructureError:
     )
 
 
-# The worlds of an executor's open runs: opened when first seen, concluded when their last trial ended.
+# The context of an executor's open runs: opened when first seen, concluded when their last trial ended.
 
 LOOK_AGAIN_S = 5.0
 
 
 class OpenRuns:
-    """Every open run's world, its secrets in memory only."""
+    """Every open run's context, its secrets in memory only."""
 
-    def __init__(self, premises: TenantAccess, writer: Writer, home: str) -> None:
-        self._premises = premises
-        self._data = premises.data
+    def __init__(self, tenant_access: TenantAccess, writer: Writer, home: str) -> None:
+        self._tenant_access = tenant_access
+        self._data = tenant_access.data
         self._writer = writer
         self._home = home
-        self._worlds: dict[str, RunContext] = {}
+        self._contexts: dict[str, RunContext] = {}
         self._waiting: dict[str, float] = {}
         self._secrets: dict[str, Mapping[str, str]] = {}
         self._providers: dict[str, SandboxProvider] = {}
         self.on_ended: Callable[[], None] = lambda: None
         """Called when a run has ended: someone may have to be told."""
-        self._doors = SandboxProxies(home)
+        self._sandbox_proxies = SandboxProxies(home)
         self._graders: defaultdict[str, dict[int, Benchmark]] = defaultdict(dict)
         """What regrades grade with, by run and number."""
         self._opening: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._bringing = ArtifactFetcher(premises)
-        self.layers = LayerCache(premises.data.cache / "layers", labels={"Home": home})
-        self._model_doors = ModelProxies(
-            proxy_folder(premises.data.root / "doors" / home), guarded=premises.server
+        self._fetcher = ArtifactFetcher(tenant_access)
+        self.layers = LayerCache(tenant_access.data.cache / "layers", labels={"Home": home})
+        self._model_proxies = ModelProxies(
+            proxy_folder(tenant_access.data.root / "doors" / home), guarded=tenant_access.server
         )
 
     def ready(self) -> Collection[str]:
-        return self._worlds.keys()
+        return self._contexts.keys()
 
     def waiting(self) -> Collection[str]:
         now = time.monotonic()
@@ -254,16 +253,18 @@ class OpenRuns:
         return self._waiting.keys()
 
     def __getitem__(self, run_id: str) -> RunContext:
-        return self._worlds[run_id]
+        return self._contexts[run_id]
 
     def give_secrets(self, run_id: str, values: Mapping[str, str]) -> None:
         """Take the values a person resolved for a run; an open run uses them at once."""
         self._secrets[run_id] = dict(values)
         self._waiting.pop(run_id, None)
-        if world := self._worlds.get(run_id):
+        if context := self._contexts.get(run_id):
             # Attempts under way still hold the old values: those stay hidden as well.
-            hidden = [*delivery.unspeakable(values), *world.secrets.values()]
-            world.give_secrets({name: values.get(name, old) for name, old in world.secrets.items()}, hidden)
+            hidden = [*delivery.unspeakable(values), *context.secrets.values()]
+            context.give_secrets(
+                {name: values.get(name, old) for name, old in context.secrets.items()}, hidden
+            )
 
     async def provider(self, name: str, settings: Mapping[str, str] | None = None) -> SandboxProvider:
         """One provider object per name and settings; what an earlier executor left behind is reaped when it
@@ -291,7 +292,7 @@ class OpenRuns:
             if missing := self._missing(row):
                 await self._wait_for(run_id, missing)
                 return
-            self._worlds[run_id] = await self._make(row)
+            self._contexts[run_id] = await self._make(row)
         except Exception as error:  # one run that cannot be opened must not end the others
             if isinstance(error, StoreError) and error.cause != SEALED:
                 raise
@@ -300,8 +301,8 @@ class OpenRuns:
     async def _unseal(self, run_id: str) -> None:
         """Take up what a server has sealed for the run by now: it may have been handed other values, for
         another address, since it was last open here."""
-        if self._premises.server:
-            found = await self._writer.call(lambda connection: self._premises.sealed(connection, run_id))
+        if self._tenant_access.server:
+            found = await self._writer.call(lambda connection: self._tenant_access.sealed(connection, run_id))
             if found and found != self._secrets.get(run_id):
                 self.give_secrets(run_id, found)
 
@@ -312,7 +313,7 @@ class OpenRuns:
 
     def organisation(self, org_id: str, values: Mapping[str, str]) -> Organisation:
         """The things of a run's organisation; `values` were handed over with the run."""
-        return self._bringing.organisation(org_id, values)
+        return self._fetcher.organisation(org_id, values)
 
     def _missing(self, row: Any) -> list[str]:
         """Return what the run must be handed and was not."""
@@ -323,12 +324,12 @@ class OpenRuns:
         folder = self._data.run(row.id)
         secrets = self._secrets.get(row.id, {})
         provider = await self.provider(row.provider, delivery.settings_of(secrets))
-        away = await asyncio.to_thread(self._bringing.away, row, secrets)
-        source = await asyncio.to_thread(self._bringing.source, row, away)
+        away = await asyncio.to_thread(self._fetcher.away, row, secrets)
+        source = await asyncio.to_thread(self._fetcher.source, row, away)
         access = await self._access(row, provider)
         agent = agents.open_frozen(row.agent_frozen, folder.agent, self._data.bundles)
         settings = Settings(**arguments["settings"])
-        world = RunContext(
+        context = RunContext(
             run_id=row.id,
             dataset=row.dataset,
             model=row.model,
@@ -343,17 +344,17 @@ class OpenRuns:
             home=self._home,
             hidden=(access.DAYTONA_API_KEY,) if access else (),
             away=away,
-            gear=self._gear(agent, settings),
+            agent_environment=self._agent_environment(agent, settings),
             keep_limits=KeepLimits.configured(),
             trajectory_limit=configured_limit(),
             allowed_networks=networks_in(str(config.effective("allowed_networks").value or "")),
         )
-        world.told = bool(row.notify)
+        context.told = bool(row.notify)
         given = delivery.given_to_benchmark(secrets, arguments)
-        world.open_grader = partial(self._grader, row.id, away, given)
+        context.open_grader = partial(self._grader, row.id, away, given)
         named = {name: secrets[name] for name in arguments.get("secrets", {})}
-        world.give_secrets(named, hidden=delivery.unspeakable(secrets))
-        return world
+        context.give_secrets(named, hidden=delivery.unspeakable(secrets))
+        return context
 
     async def _grader(
         self, run_id: str, away: RemoteStorage, given: Mapping[str, str], number: int
@@ -366,17 +367,17 @@ class OpenRuns:
             source = row.arguments.get("source") if row else None
             if source is None:
                 return None
-            found: Json = await asyncio.to_thread(self._bringing.tests, run_id, source, away)
+            found: Json = await asyncio.to_thread(self._fetcher.tests, run_id, source, away)
             opened = benchmarks.open_frozen(found, given)
             self._graders[run_id][number] = opened
             return opened
 
-    def _gear(self, agent: Agent, settings: Settings) -> AgentEnvironment:
+    def _agent_environment(self, agent: Agent, settings: Settings) -> AgentEnvironment:
         """Return what the run's sandboxes are given: the agent's layer, a door to the model it is to use."""
         url = settings.model_url
         # Without isolation there is no wall, and no door is needed.
-        door = self._model_doors.to(url) if url and settings.provider != "process" else None
-        return AgentEnvironment(self.layers, agent.layer, url, door)
+        proxy = self._model_proxies.to(url) if url and settings.provider != "process" else None
+        return AgentEnvironment(self.layers, agent.layer, url, proxy)
 
     async def _access(self, row: Any, provider: SandboxProvider) -> DaytonaProviderConfig | None:
         """Return how the run's benchmark reaches its sandboxes; None for benchmarks that are given them."""
@@ -386,7 +387,9 @@ class OpenRuns:
         if settings := delivery.settings_of(self._secrets.get(row.id, {})):
             return DaytonaProviderConfig.model_validate(settings)
         host_image = bool(row.arguments["settings"].get("host_image"))
-        return await self._doors.open(row.id, provider, public=from_where == "public", host_image=host_image)
+        return await self._sandbox_proxies.open(
+            row.id, provider, public=from_where == "public", host_image=host_image
+        )
 
     def _masker(self, run_id: str) -> Masker | None:
         values = self._secrets.get(run_id)
@@ -394,7 +397,7 @@ class OpenRuns:
 
     async def _wait_for(self, run_id: str, missing: Sequence[str]) -> None:
         # What is sealed in the store may come at any time; what a person supplies comes through the door.
-        self._waiting[run_id] = time.monotonic() + (LOOK_AGAIN_S if self._premises.server else math.inf)
+        self._waiting[run_id] = time.monotonic() + (LOOK_AGAIN_S if self._tenant_access.server else math.inf)
         names = ", ".join(map(delivery.described, missing))
         note = f"waits for {names}; `valk run resume {run_id[:8]}` supplies it"
 
@@ -418,16 +421,16 @@ class OpenRuns:
             )
             notifications.plan_ending(connection, runs.get(connection, run_id), time.time())
             if not notifications.unfinished(connection, run_id):
-                forget_handed(connection, run_id)
+                runs.forget_handed(connection, run_id)
 
         await self._writer.call(write)
         await self._let_go(run_id)
 
     async def conclude(self, run_id: str) -> None:
-        # Set aside first: nothing is leased for a run whose world is being closed. One that is reopened
+        # Set aside first: nothing is leased for a run whose context is being closed. One that is reopened
         # meanwhile finds its secrets still here.
-        world = self._set_aside(run_id)
-        masker = world.masker if world else self._masker(run_id)
+        context = self._set_aside(run_id)
+        masker = context.masker if context else self._masker(run_id)
         final: Json | None = None
         graded: float | None = None
         confirmed: float | None = None
@@ -435,11 +438,11 @@ class OpenRuns:
         try:
             row = await self._writer.call(lambda connection: runs.get(connection, run_id))
             await self._unseal(run_id)
-            if not world and (missing := self._missing(row)):
+            if not context and (missing := self._missing(row)):
                 await self._wait_for(run_id, missing)
                 return
-            await self._writer.call(lambda connection: regrades.settle(connection, run_id))
-            benchmark = world.benchmark if world else self._benchmark(row)
+            await self._writer.call(partial(_settle_regrade, run_id))
+            benchmark = context.benchmark if context else self._benchmark(row)
             final, graded, confirmed = await self._score(benchmark, run_id, row.dataset)
             final = masker.data(final) if masker else final
         except StoreError:
@@ -447,19 +450,19 @@ class OpenRuns:
         except Exception as problem:  # noqa: BLE001 - one run's benchmark must not end the other runs
             error = f"The final score could not be computed: {classify(problem, masker).message}"
         await self._end(run_id, final, graded, error, confirmed)
-        if world and run_id not in self._worlds:
-            await self._close(world)
+        if context and run_id not in self._contexts:
+            await self._close(context)
 
     def _benchmark(self, row: Any) -> Benchmark:
         given = delivery.given_to_benchmark(self._secrets.get(row.id, {}), row.arguments)
         return benchmarks.open_frozen(row.benchmark_source, given)
 
     def _set_aside(self, run_id: str) -> RunContext | None:
-        """The run's world, no longer among the ready unless sandboxes are kept in it."""
-        world = self._worlds.get(run_id)
-        if world and not world.kept:
-            del self._worlds[run_id]
-        return world
+        """The run's context, no longer among the ready unless sandboxes are kept in it."""
+        context = self._contexts.get(run_id)
+        if context and not context.kept:
+            del self._contexts[run_id]
+        return context
 
     async def _end(
         self,
@@ -483,11 +486,12 @@ class OpenRuns:
                 confirmed=confirmed,
             )
             if ended and before != runs.version(connection, run_id):
-                regrades.finish(connection, run_id, time.time())
+                if runs.was_regraded(connection, run_id):
+                    regrades.finish(connection, run_id, time.time())
                 # In the same transaction: whom to tell of it is not forgotten in a crash.
                 notifications.plan_ending(connection, runs.get(connection, run_id), time.time())
                 if not notifications.unfinished(connection, run_id):
-                    forget_handed(connection, run_id)
+                    runs.forget_handed(connection, run_id)
             return ended
 
         try:
@@ -512,7 +516,7 @@ class OpenRuns:
 
     def settled(self, run_id: str) -> None:
         """Nobody is to be told of the ended run any more: what was handed over for it is let go."""
-        if run_id not in self._worlds:
+        if run_id not in self._contexts:
             self._secrets.pop(run_id, None)
 
     async def _score(
@@ -525,36 +529,36 @@ class OpenRuns:
     @property
     def kept(self) -> int:
         """Sandboxes that stay for a person to look into."""
-        return sum(len(world.kept) for world in self._worlds.values())
+        return sum(len(context.kept) for context in self._contexts.values())
 
     async def shell(self, run_id: str, task_id: str, k: int) -> list[str] | None:
         """The command that opens a shell in a kept sandbox, where the agent worked."""
-        world = self._worlds.get(run_id)
-        sandbox = world.kept.get((task_id, k)) if world else None
-        if world is None or sandbox is None:
+        context = self._contexts.get(run_id)
+        sandbox = context.kept.get((task_id, k)) if context else None
+        if context is None or sandbox is None:
             return None
-        task = await world.benchmark.describe(task_id, world.dataset)
+        task = await context.benchmark.describe(task_id, context.dataset)
         return sandbox.shell_argv(task.placed(sandbox.image_defaults).cwd)
 
     async def forget(self, run_id: str) -> None:
         """A person is done with a run: its kept sandboxes end."""
-        world = self._worlds.pop(run_id, None)
+        context = self._contexts.pop(run_id, None)
         self._secrets.pop(run_id, None)
         self._waiting.pop(run_id, None)
-        if world:
-            kept, world.kept = world.kept, {}
+        if context:
+            kept, context.kept = context.kept, {}
             for sandbox in kept.values():
                 with contextlib.suppress(SandboxError):  # reaped when an executor starts
-                    await world.provider.delete_sandbox(sandbox.id)
-            await self._close(world)
+                    await context.provider.delete_sandbox(sandbox.id)
+            await self._close(context)
 
     async def close(self) -> None:
         """End every sandbox and let go of everything."""
-        for run_id in list(self._worlds):
+        for run_id in list(self._contexts):
             await self.forget(run_id)
-        await self._doors.close()
-        await self._model_doors.clear()
-        await asyncio.to_thread(self._bringing.close)
+        await self._sandbox_proxies.close()
+        await self._model_proxies.clear()
+        await asyncio.to_thread(self._fetcher.close)
         for name, provider in self._providers.items():
             try:
                 await provider.close()
@@ -572,19 +576,24 @@ class OpenRuns:
                 await self.provider(folder.name)
             except (SandboxError, ValkyrieError, OSError) as error:
                 sys.stderr.write(f"what is left of {folder.name} sandboxes was not removed: {error}\n")
-        await self._model_doors.clear()
+        await self._model_proxies.clear()
 
-    async def _close(self, world: RunContext) -> None:
+    async def _close(self, context: RunContext) -> None:
         """Let go of a run: its key, and the sandboxes its service made for itself and left."""
-        if self._doors.shut(world.run_id):
+        if self._sandbox_proxies.shut(context.run_id):
             with contextlib.suppress(SandboxError, OSError):  # reaped when an executor starts
-                await world.provider.reap({"Home": self._home, "Id": world.run_id})
-        for benchmark in (world.benchmark, *self._graders.pop(world.run_id, {}).values()):
-            await _close_benchmark(benchmark, world)
+                await context.provider.reap({"Home": self._home, "Id": context.run_id})
+        for benchmark in (context.benchmark, *self._graders.pop(context.run_id, {}).values()):
+            await _close_benchmark(benchmark, context)
 
 
-async def _close_benchmark(benchmark: Benchmark, world: RunContext) -> None:
+def _settle_regrade(run_id: str, connection: Connection) -> None:
+    if runs.was_regraded(connection, run_id):
+        regrades.settle(connection, run_id)
+
+
+async def _close_benchmark(benchmark: Benchmark, context: RunContext) -> None:
     try:
         await benchmark.close()
     except Exception as error:  # noqa: BLE001 - other people's code; the run has ended, and its score stands
-        sys.stderr.write(f"closing benchmark {benchmark.name}: {classify(error, world.masker).message}\n")
+        sys.stderr.write(f"closing benchmark {benchmark.name}: {classify(error, context.masker).message}\n")

@@ -113,7 +113,7 @@ class ModelProxies:
         """`guarded`: addresses are those of a server's callers, who may not lead us to what is not theirs."""
         self._root = root
         self._guarded = guarded
-        self._doors: dict[tuple[str, int], ModelProxy] = {}
+        self._proxies: dict[tuple[str, int], ModelProxy] = {}
 
     def to(self, url: str) -> ModelProxy | None:
         """The way to `url`; None for https, which needs no door."""
@@ -123,14 +123,14 @@ class ModelProxies:
         if parts.scheme != "http" or not parts.hostname:
             raise UserError(f"--model-url {url!r} is no http or https address.")
         address = parts.hostname, parts.port or 80
-        if address not in self._doors:
-            self._doors[address] = ModelProxy(self._root, *address, guarded=self._guarded)
-        return self._doors[address]
+        if address not in self._proxies:
+            self._proxies[address] = ModelProxy(self._root, *address, guarded=self._guarded)
+        return self._proxies[address]
 
     async def clear(self) -> None:
         """Remove every folder: first what killed executors left, and at the end our own."""
         await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
-        self._doors.clear()
+        self._proxies.clear()
 
 
 class ModelProxy:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import cache
 
 from valkyrie.domain import Category
 
@@ -201,20 +202,18 @@ TABLE: tuple[Policy, ...] = (
     Policy(_X, "internal", "A defect in Valkyrie. Please report it.", "not known: never tried again"),
 )
 
-_BY_CAUSE = {policy.cause: policy for policy in TABLE}
-_FALLBACK = {
-    _A: _BY_CAUSE["agent_failed"],
-    _B: _BY_CAUSE["benchmark"],
-    _I: _BY_CAUSE["infrastructure"],
-    _U: _BY_CAUSE["user"],
-    _X: _BY_CAUSE["internal"],
-}
+_FALLBACK = {_A: "agent_failed", _B: "benchmark", _I: "infrastructure", _U: "user", _X: "internal"}
+
+
+@cache
+def _by_cause() -> dict[str, Policy]:
+    return {policy.cause: policy for policy in TABLE}
 
 
 def policy_for(category: Category, cause: str) -> Policy:
     """The row for a cause; an unknown cause follows its category's own row."""
-    found = _BY_CAUSE.get(cause)
-    return found if found and found.category is category else _FALLBACK[category]
+    found = _by_cause().get(cause)
+    return found if found and found.category is category else _by_cause()[_FALLBACK[category]]
 
 
 def backoff(policy: Policy, failures: int, retry_after: float | None, rng: random.Random) -> float:

@@ -103,10 +103,10 @@ REGRADED = ("regrade", "timing", "earlier")
 
 
 class RunContexts(Protocol):
-    """Gives each run its world."""
+    """Gives each run its context."""
 
     def ready(self) -> Collection[str]:
-        """Runs whose world is open."""
+        """Runs whose context is open."""
         ...
 
     def waiting(self) -> Collection[str]:
@@ -120,7 +120,7 @@ class RunContexts(Protocol):
         ...
 
     async def conclude(self, run_id: str) -> None:
-        """The run's last trial ended: write its score, close its world."""
+        """The run's last trial ended: write its score, close its context."""
         ...
 
 
@@ -160,14 +160,14 @@ class Scheduler:
         self,
         executor_id: str,
         writer: Writer,
-        worlds: RunContexts,
+        open_runs: RunContexts,
         room: HostRoom,
         *,
         bound: str | None = None,
     ) -> None:
         self._executor_id = executor_id
         self._writer = writer
-        self._worlds = worlds
+        self._open_runs = open_runs
         self._room = room
         self._bound = bound
         self._rng = random.Random()  # noqa: S311 - jitter, not secrets
@@ -229,7 +229,7 @@ class Scheduler:
                 if self.draining and not (busy or self._work or self._chores):
                     self._tell(last=True)
                     return
-                if self._work or self._chores or set(found.open_runs) - set(self._worlds.waiting()):
+                if self._work or self._chores or set(found.open_runs) - set(self._open_runs.waiting()):
                     self._busy_at = time.monotonic()
                 elif self._idle_for() >= (math.inf if self.idle_exit_s is None else self.idle_exit_s):
                     self._tell(last=True)
@@ -252,13 +252,17 @@ class Scheduler:
             self._drop(ours)
         for leased in found.leased:
             self._begin(group, leased)
-        for run_id in set(found.ended) - set(self._worlds.waiting()):
+        for run_id in set(found.ended) - set(self._open_runs.waiting()):
             if not self._active[run_id]:
-                self._chore(group, run_id, self._worlds.conclude(run_id))
+                self._chore(group, run_id, self._open_runs.conclude(run_id))
         if self.draining:
             return found
-        for run_id in set(found.open_runs) - {*self._worlds.ready(), *self._worlds.waiting(), *found.ended}:
-            self._chore(group, run_id, self._worlds.open(run_id))
+        for run_id in set(found.open_runs) - {
+            *self._open_runs.ready(),
+            *self._open_runs.waiting(),
+            *found.ended,
+        }:
+            self._chore(group, run_id, self._open_runs.open(run_id))
         return found
 
     async def _decide(self, job_ids: Collection[str]) -> None:
@@ -282,7 +286,7 @@ class Scheduler:
             executors.give_back_unknown(connection, self._executor_id, known, time.time())
         if self._leaving:
             return TickResult([], [], [], None), ours, version
-        here = self._worlds.ready()
+        here = self._open_runs.ready()
         ready = () if self.draining else here
         tick = Tick(self._executor_id, time.time(), self._room.left(), dict(self._active), ready, self._bound)
         found = leases.lease(connection, tick)
@@ -339,10 +343,10 @@ class Scheduler:
     async def _run(self, leased: Leased) -> None:
         """Run an attempt and write how it ended. Only the store's own failure may end the other attempts."""
         try:
-            world = self._worlds[leased.run_id]
-            ending = await run_attempt(leased, world, self)
-            finish = self._finish(leased, ending, world.max_attempts)
-            await self._commit_end(leased, replace(finish, told=True) if world.told else finish)
+            context = self._open_runs[leased.run_id]
+            ending = await run_attempt(leased, context, self)
+            finish = self._finish(leased, ending, context.max_attempts)
+            await self._commit_end(leased, replace(finish, told=True) if context.told else finish)
         except (LeaseLostError, StoreError):
             raise
         except Exception as error:  # noqa: BLE001 - an ending that cannot be written is an error of its own

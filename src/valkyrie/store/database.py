@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, insert, make_url
 from sqlalchemy.exc import (
@@ -27,10 +27,14 @@ from sqlalchemy.exc import (
     TimeoutError,
 )
 
+from sandboxes.registry import add_extra
 from sandboxes.retry import Backoff, Retries
 from valkyrie.domain import DEFAULT_ORG
 from valkyrie.errors import StoreError, UsageError, ValkyrieError
-from valkyrie.store import schema
+from valkyrie.store import REVISION, schema
+
+if TYPE_CHECKING:
+    from valkyrie.store.journal import Writer
 
 _encode = json.JSONEncoder(allow_nan=False).encode
 
@@ -257,7 +261,7 @@ class Database(ABC):
         """See that the schema is exactly this program's: make it, migrate it, or refuse it."""
         try:
             with self.explained():
-                if self.revision() != schema.REVISION:
+                if self.revision() != REVISION:
                     self.bring_up(automatic=True)
         except BaseException:
             self.close()
@@ -350,26 +354,84 @@ def at(address: Address) -> Database:
         from valkyrie.store.sqlite import SqliteDatabase
 
         return SqliteDatabase(address)
-    from valkyrie.store.postgres import PostgresDatabase
-
+    try:
+        from valkyrie.store.postgres import PostgresDatabase
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{address.place} cannot be reached: the driver is missing. `{add_extra('postgres')}` brings it."
+        ) from error
     return PostgresDatabase(address)
 
 
 def create(connection: Connection) -> None:
     """The whole schema, in a database that has nothing."""
     schema.metadata.create_all(connection)
-    connection.execute(insert(schema.alembic_version).values(version_num=schema.REVISION))
+    connection.execute(insert(schema.alembic_version).values(version_num=REVISION))
     connection.execute(
         insert(schema.org).values(id=DEFAULT_ORG, name=DEFAULT_ORG, created_at=time.time(), settings={})
     )
 
 
-def check_known(found: str, place: str) -> None:
-    """Refuse a schema this program has never heard of."""
-    from valkyrie.store import migrations  # with it alembic, 100 ms, only to migrate
+class Store:
+    """One database, opened: looks, transactions, and (in an executor) the grouped writer."""
 
-    if found not in migrations.known_revisions():
-        raise StoreError(
-            f"{place} was written by a newer Valkyrie (schema {found}; this program knows up to "
-            f"{schema.REVISION}). Upgrade Valkyrie, or point it at another database."
-        )
+    def __init__(self, address: Path | str) -> None:
+        """`address` is a SQLite file, or a URL: `sqlite:///FILE`, `postgresql://USER@HOST/DATABASE`."""
+        self._database = at(parse(address))
+        self._database.open()
+
+    def __repr__(self) -> str:
+        return f"Store({self.place!r})"
+
+    @property
+    def kind(self) -> Kind:
+        return self._database.address.kind
+
+    @property
+    def place(self) -> str:
+        """Where it is, without a password."""
+        return self._database.address.place
+
+    def reading(self, patience: float | None = None) -> AbstractContextManager[Connection]:
+        """One consistent look. A database that restarts is waited for, for `patience` seconds."""
+        return self._database.reading() if patience is None else self._database.reading(patience)
+
+    def writing(self) -> AbstractContextManager[Connection]:
+        """One write transaction."""
+        return self._database.writing()
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Return what `work` gives in a write transaction; repeated when another one was in its way, so it
+        may change nothing but the database."""
+        return self._database.write(work)
+
+    def now(self, connection: Connection) -> float:
+        """The time by the store's clock, which executors on several hosts share."""
+        return schema.now(connection)
+
+    def changes(self, interval: float = 0.2, at_least_every: float = 5.0) -> Iterator[None]:
+        """Yield whenever another connection has written (all within `interval` together), once at the
+        beginning, and now and then: whoever should have written may have died.
+
+        Whoever iterates may stop at any time.
+        """
+        return self._database.changes(interval, at_least_every)
+
+    def writer(self, patience: float | None = None) -> Writer:
+        """The grouped writer, on the running loop; `patience` is how long it waits for a database that is
+        away."""
+        from valkyrie.store.journal import Writer
+
+        return Writer(self._database) if patience is None else Writer(self._database, patience)
+
+    def reclaimable(self) -> int:
+        """Return bytes of the database that hold nothing any more and can be given back to the disk."""
+        return self._database.reclaimable()
+
+    def give_back(self) -> None:
+        """Give them back, as far as that keeps nobody waiting."""
+        self._database.give_back()
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._database.close()

@@ -122,8 +122,8 @@ class RunFolder:
         return self.root.joinpath("trials", encode_task_id(task_id), str(k), f"attempt-{number}")
 
     @property
-    def stories(self) -> Path:
-        """What agents told of their attempts in few words, all in one file (`keeping.stories`)."""
+    def transcripts(self) -> Path:
+        """What agents told of their attempts in few words, all in one file (`artifact_store.logs`)."""
         return self.root / "transcripts.jsonl"
 
     def regrade_tests(self, digest: str) -> Path:

@@ -72,7 +72,7 @@ class Tick:
     active: Mapping[str, int]
     """Attempts in hand, by run (sandboxes still being removed included)."""
     ready: Collection[str]
-    """Runs whose world is open; of others nothing is leased."""
+    """Runs that are open here; of others nothing is leased."""
     bound: str | None = None
     """Only runs bound to this word are looked at; None: those that are bound to none."""
 

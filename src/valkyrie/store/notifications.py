@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, exists, func, or_, select, update
 
 from valkyrie.domain import Json, RunState
 from valkyrie.store import schema
@@ -143,20 +143,8 @@ def _write_down(connection: Connection, row: Any, wanted: Sequence[tuple[str, st
             for kind, trigger in new
         ]
         # One statement: between several, a suspended executor would hold the run's lock.
-        connection.execute(_insert_once(connection).values(rows))
-
-
-def _insert_once(connection: Connection) -> Any:
-    """An insert that leaves a row which someone else wrote at the same moment."""
-    if connection.dialect.name == "postgresql":
-        from sqlalchemy.dialects import postgresql
-
-        return postgresql.insert(hook).on_conflict_do_nothing()
-    if connection.dialect.name == "sqlite":
-        from sqlalchemy.dialects import sqlite
-
-        return sqlite.insert(hook).on_conflict_do_nothing()
-    return insert(hook)
+        # And one that leaves a row which someone else wrote at the same moment.
+        connection.execute(schema.insert_or(connection, hook).values(rows).on_conflict_do_nothing())
 
 
 def supplied(connection: Connection, run_id: str) -> None:

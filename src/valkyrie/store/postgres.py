@@ -5,19 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event, select, text
 
-from sandboxes.registry import add_extra
 from sandboxes.retry import Retries
-from valkyrie.errors import StoreError, UsageError
-from valkyrie.store import schema
+from valkyrie.errors import StoreError
+from valkyrie.store import REVISION, schema
 from valkyrie.store.counters import CHANNEL
-from valkyrie.store.database import BACKOFF, Address, Database, check_known, create, dumps
-
-if TYPE_CHECKING:
-    from psycopg import Connection as Listening
+from valkyrie.store.database import BACKOFF, Address, Database, create, dumps
 
 READERS, WRITERS = (5, 15), (2, 8)
 """Connections that are kept, and how many more there may be for a moment."""
@@ -112,29 +109,27 @@ class PostgresDatabase(Database):
             found = self._revision(connection)
             if found is None:
                 create(connection)
-                return [f"made schema {schema.REVISION} in {self.address.place}"]
-            if found == schema.REVISION:
+                return [f"made schema {REVISION} in {self.address.place}"]
+            if found == REVISION:
                 return []
             return self._migrate(connection, found, automatic=automatic)
 
     def _migrate(self, connection: Connection, found: str, *, automatic: bool) -> list[str]:
-        check_known(found, self.address.place)
+        from valkyrie.store import migrations  # with it alembic, 100 ms, only to migrate
+
+        migrations.check_known(found, self.address.place)
         if living := connection.execute(_LIVING).all():
             names = ", ".join(f"{row.pid} on {row.host}" for row in living[:5])
             then = "then `valkyrie db upgrade`" if automatic else "then try again"
             raise StoreError(
-                f"{self.address.place} has schema {found}, this program needs {schema.REVISION}, and "
+                f"{self.address.place} has schema {found}, this program needs {REVISION}, and "
                 f"executors of the older one are at work: process {names}. Drain them (SIGTERM), {then}."
             )
-        from valkyrie.store import migrations  # with it alembic, 100 ms, only to migrate
-
         migrations.upgrade(connection)
-        return [f"migrated schema {found} to {schema.REVISION} in {self.address.place}"]
+        return [f"migrated schema {found} to {REVISION} in {self.address.place}"]
 
     def changes(self, interval: float, at_least_every: float) -> Iterator[None]:
         """On a connection of its own; one that breaks is made anew, and what was missed meanwhile is told."""
-        from psycopg import OperationalError
-
         retries = Retries(BACKOFF)
         while True:
             try:
@@ -143,13 +138,11 @@ class PostgresDatabase(Database):
                     retries.reset()
                     yield
                     yield from _heard(listening, interval, at_least_every)
-            except OperationalError as error:
+            except psycopg.OperationalError as error:
                 yield
                 retries.block(error)
 
-    def _listen(self) -> Listening[Any]:
-        import psycopg
-
+    def _listen(self) -> psycopg.Connection[Any]:
         arguments, options = self.writer.dialect.create_connect_args(self.address.url)
         listening = psycopg.connect(*arguments, **{**_connecting(self.address), **options}, autocommit=True)
         try:
@@ -160,7 +153,7 @@ class PostgresDatabase(Database):
         return listening
 
 
-def _heard(listening: Listening[Any], interval: float, at_least_every: float) -> Iterator[None]:
+def _heard(listening: psycopg.Connection[Any], interval: float, at_least_every: float) -> Iterator[None]:
     """Whenever something was told, once for all that is told within `interval`."""
     told_at = time.monotonic()
     while True:
@@ -178,21 +171,16 @@ def _connecting(address: Address) -> dict[str, str]:
 
 
 def _engine(address: Address, settings: Mapping[str, str], size: tuple[int, int]) -> Engine:
-    try:
-        engine = create_engine(
-            address.url,
-            hide_parameters=True,  # what is written may be an agent's; it has no place in our error messages
-            json_serializer=dumps,
-            connect_args=_connecting(address),
-            pool_size=size[0],
-            max_overflow=size[1],
-            pool_timeout=10.0,
-            pool_pre_ping=True,
-        )
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"{address.place} cannot be reached: the driver is missing. `{add_extra('postgres')}` brings it."
-        ) from error
+    engine = create_engine(
+        address.url,
+        hide_parameters=True,  # what is written may be an agent's; it has no place in our error messages
+        json_serializer=dumps,
+        connect_args=_connecting(address),
+        pool_size=size[0],
+        max_overflow=size[1],
+        pool_timeout=10.0,
+        pool_pre_ping=True,
+    )
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:

@@ -8,7 +8,7 @@ counters and its final score are those of the grading in use (`run.grading`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Row, func, insert, select, update
 from valkyrie.domain import Category, Json, Outcome, RunState, TrialState
 from valkyrie.errors import UnknownError, UserError
 from valkyrie.store.counters import add_grade, count
-from valkyrie.store.runs import locked
+from valkyrie.store.runs import locked, regrades_under_way
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, attempt, regrade, run, trial
 
 _FINALS = ("final_score", "score_graded", "score_confirmed", "final_evaluation")
@@ -72,14 +72,6 @@ def gradings(connection: Connection, run_id: str) -> Sequence[Row[Any]]:
     """Return the run's gradings by number; none if it was never graded again."""
     rows = select(regrade).where(regrade.c.run_id == run_id).order_by(regrade.c.number)
     return connection.execute(rows).all()
-
-
-def under_way(connection: Connection, run_ids: Collection[str]) -> dict[str, Row[Any]]:
-    """Return the grading that has not ended, of each of these runs that has one."""
-    rows = select(regrade).where(
-        regrade.c.run_id.in_(list(run_ids)), regrade.c.number > 0, regrade.c.finished_at.is_(None)
-    )
-    return {row.run_id: row for row in connection.execute(rows)}
 
 
 def of_number(connection: Connection, run_id: str, number: int) -> Row[Any] | None:
@@ -139,7 +131,7 @@ def begin(
     row = locked(connection, run_id)
     if not RunState(row.state).terminal:
         raise UserError(f"Run {run_id[:8]} is {row.state}; wait for its end, or stop it first.")
-    if opened := under_way(connection, [run_id]).get(run_id):
+    if opened := regrades_under_way(connection, [run_id]).get(run_id):
         raise UserError(
             f"Grading {opened.number} of run {run_id[:8]} has not ended: `valk run resume {run_id[:8]}` goes "
             f"on with it, `valk run regrade {run_id[:8]} --use {row.grading}` drops it."
@@ -169,7 +161,7 @@ def begin(
 def settle(connection: Connection, run_id: str) -> int | None:
     """Give trials that could not be graded again the verdict they had; return the grading under way."""
     row = locked(connection, run_id)
-    opened = under_way(connection, [run_id]).get(run_id)
+    opened = regrades_under_way(connection, [run_id]).get(run_id)
     if opened is None:
         return None
     ended = [TrialState.ERROR.value, TrialState.STOPPED.value]
@@ -187,7 +179,7 @@ def settle(connection: Connection, run_id: str) -> int | None:
 def finish(connection: Connection, run_id: str, now: float) -> None:
     """Write a run's new final score to the grading it is of; in the transaction that concludes the run."""
     row = locked(connection, run_id)
-    opened = under_way(connection, [run_id]).get(run_id)
+    opened = regrades_under_way(connection, [run_id]).get(run_id)
     if opened is not None:
         _write_finals(connection, row, opened.number, now)
         connection.execute(update(run).where(run.c.id == run_id).values(grading=opened.number))
@@ -215,7 +207,7 @@ def use(connection: Connection, run_id: str, number: int, now: float) -> None:
     row = locked(connection, run_id)
     if not RunState(row.state).terminal:
         raise UserError(f"Run {run_id[:8]} is {row.state}; wait for its end, or stop it first.")
-    opened = under_way(connection, [run_id]).get(run_id)
+    opened = regrades_under_way(connection, [run_id]).get(run_id)
     if number == row.grading and opened is None:
         return
     found = usable(connection, run_id, number)

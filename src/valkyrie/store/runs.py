@@ -31,7 +31,16 @@ from valkyrie.store import executors, jobs
 from valkyrie.store.counters import announce, count, lock_runs
 from valkyrie.store.executors import ACTIVE_STATES, AT_ONCE, give_back
 from valkyrie.store.leases import OPEN_RUNS
-from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, ForEach, regrade, run, trial
+from valkyrie.store.schema import (
+    ERROR_COUNTERS,
+    STATE_COUNTERS,
+    ForEach,
+    handover,
+    insert_or,
+    regrade,
+    run,
+    trial,
+)
 from valkyrie.store.trials import scores
 from valkyrie.text import did_you_mean
 
@@ -508,6 +517,22 @@ def regrading(connection: Connection, run_id: str) -> bool:
     return connection.execute(found.limit(1)).scalar() is not None
 
 
+def regrades_under_way(connection: Connection, run_ids: Collection[str]) -> dict[str, Row[Any]]:
+    """Return the grading that has not ended, of each of these runs that has one."""
+    rows = select(regrade).where(
+        regrade.c.run_id.in_(list(run_ids)), regrade.c.number > 0, regrade.c.finished_at.is_(None)
+    )
+    return {row.run_id: row for row in connection.execute(rows)}
+
+
+def was_regraded(connection: Connection, run_id: str) -> bool:
+    """Return whether kept work of the run was ever graded again."""
+    return (
+        connection.execute(select(regrade.c.number).where(regrade.c.run_id == run_id).limit(1)).first()
+        is not None
+    )
+
+
 def set_values(connection: Connection, run_id: str, **values: Any) -> None:
     """Change a run's own columns."""
     connection.execute(update(run).where(run.c.id == run_id).values(version=run.c.version + 1, **values))
@@ -604,6 +629,26 @@ def forget(connection: Connection, run_id: str) -> None:
         )
     connection.execute(delete(run).where(run.c.id == run_id))
     announce(connection)
+
+
+# What executors are handed with a run, sealed.
+
+
+def hand(connection: Connection, run_id: str, sealed: bytes) -> None:
+    """Store what executors are handed with a run, in place of what they were handed before."""
+    new = insert_or(connection, handover).values(run_id=run_id, sealed=sealed)
+    connection.execute(new.on_conflict_do_update(index_elements=["run_id"], set_={"sealed": sealed}))
+
+
+def handed(connection: Connection, run_id: str) -> bytes | None:
+    """Return what was handed with a run; None once it ended."""
+    wanted = select(handover.c.sealed).where(handover.c.run_id == run_id)
+    return connection.execute(wanted).scalar_one_or_none()
+
+
+def forget_handed(connection: Connection, run_id: str) -> None:
+    """The run ended: nobody needs it any more."""
+    connection.execute(delete(handover).where(handover.c.run_id == run_id))
 
 
 def any_ready(connection: Connection) -> bool:

@@ -34,12 +34,10 @@ from sqlalchemy import (
     select,
     text,
 )
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.types import TypeEngine
 
 from valkyrie.domain import DEFAULT_ORG, DEFAULT_PRIORITY, Category, Role, TrialState
-
-REVISION = "0011"
-"""The migration this program's schema stands at."""
 
 metadata = MetaData()
 
@@ -386,7 +384,17 @@ def skew(connection: Connection) -> float:
     return measured[1]
 
 
-# One statement for many rows, on either database.
+# Statements that the two databases spell differently.
+
+
+def insert_or(connection: Connection, table: Table) -> Any:
+    """Return an insert that can say what becomes of a row that is there: `on_conflict_…`."""
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql
+
+        return postgresql.insert(table)
+    return sqlite.insert(table)
+
 
 Given = Mapping[str, ColumnElement[Any]]
 """What a row brings, by name."""

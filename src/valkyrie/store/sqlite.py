@@ -16,8 +16,8 @@ from sqlalchemy import Connection, Engine, create_engine, event, select, text
 from sqlalchemy.pool import NullPool, Pool, QueuePool
 
 from valkyrie.errors import StoreError
-from valkyrie.store import schema
-from valkyrie.store.database import Address, Database, check_known, create, dumps, explain
+from valkyrie.store import REVISION, schema
+from valkyrie.store.database import Address, Database, create, dumps, explain
 
 BUSY_TIMEOUT_S = 30.0
 _GIVES_BACK = "auto_vacuum=INCREMENTAL"
@@ -91,7 +91,7 @@ class SqliteDatabase(Database):
                 found = self.revision()
                 if found is None:
                     return self._create()
-                return [] if found == schema.REVISION else self._migrate(found)
+                return [] if found == REVISION else self._migrate(found)
         except OSError as error:
             raise explain(error, self.address) from error
 
@@ -148,17 +148,17 @@ class SqliteDatabase(Database):
         with self.writer.begin() as connection:
             create(connection)
         self._path.chmod(0o600)
-        return [f"made {self._path} with schema {schema.REVISION}"]
+        return [f"made {self._path} with schema {REVISION}"]
 
     def _migrate(self, found: str) -> list[str]:
-        check_known(found, str(self._path))
+        from valkyrie.store import migrations  # with it alembic, 100 ms, only to migrate
+
+        migrations.check_known(found, str(self._path))
         copy = self._path.with_name(f"{self._path.name}.{found}.{int(time.time())}.bak")
         _copy(self._path, copy)
         with self.writer.begin() as connection:
-            from valkyrie.store import migrations  # with it alembic, 100 ms, only to migrate
-
             migrations.upgrade(connection)
-        return [f"copied {self._path} to {copy}", f"migrated schema {found} to {schema.REVISION}"]
+        return [f"copied {self._path} to {copy}", f"migrated schema {found} to {REVISION}"]
 
 
 def is_read_only(path: Path) -> bool:

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, Table, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from valkyrie.domain import Identity, Json, Role
 from valkyrie.errors import UnknownError, UsageError
 from valkyrie.secrets.delivery import Sealer
 from valkyrie.secrets.sources import check_name, check_value
-from valkyrie.store.schema import action, api_key, handover, org, secret
+from valkyrie.store.schema import action, api_key, insert_or, org, secret
 from valkyrie.text import did_you_mean
 from valkyrie.views import SecretView
 
@@ -304,7 +304,7 @@ def list_actions(
     ]
 
 
-# Values kept encrypted: the secrets of organisations, and what executors are handed with a run.
+# Secrets of organisations, kept encrypted.
 #
 # Whoever reads the database alone learns names and lengths, nothing else.
 
@@ -326,7 +326,8 @@ def set_secret(
         "created_at": time.time(),
         "created_by": person,
     }
-    _put(connection, secret, {"org_id": org_id, "name": name}, values)
+    new = insert_or(connection, secret).values(org_id=org_id, name=name, **values)
+    connection.execute(new.on_conflict_do_update(index_elements=["org_id", "name"], set_=values))
 
 
 def get_secret(connection: Connection, sealer: Sealer, org_id: str, name: str) -> str | None:
@@ -352,30 +353,5 @@ def remove_secret(connection: Connection, org_id: str, name: str) -> None:
         raise UnknownError(f"No secret is stored as {name[:80]!r}.{hint}")
 
 
-def hand(connection: Connection, run_id: str, sealed: bytes) -> None:
-    """Store what executors are handed with a run, in place of what they were handed before."""
-    _put(connection, handover, {"run_id": run_id}, {"sealed": sealed})
-
-
-def handed(connection: Connection, run_id: str) -> bytes | None:
-    """Return what was handed with a run; None once it ended."""
-    wanted = select(handover.c.sealed).where(handover.c.run_id == run_id)
-    return connection.execute(wanted).scalar_one_or_none()
-
-
-def forget_handed(connection: Connection, run_id: str) -> None:
-    """The run ended: nobody needs it any more."""
-    connection.execute(delete(handover).where(handover.c.run_id == run_id))
-
-
 def _about(org_id: str, name: str) -> str:
     return f"secret:{org_id}:{name}"
-
-
-def _put(connection: Connection, table: Table, key: dict[str, str], values: dict[str, object]) -> None:
-    """Insert a row, or change the one that is there; also when another does the same at this moment."""
-    from sqlalchemy.dialects import postgresql, sqlite
-
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    statement = dialect.insert(table).values(**key, **values)
-    connection.execute(statement.on_conflict_do_update(index_elements=list(key), set_=values))

@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Integer, and_, case, cast, func, or_, select,
 
 from valkyrie.domain import Category, TrialState
 from valkyrie.errors import UserError
-from valkyrie.store import executors, migrations, schema
-from valkyrie.store.database import Database, at, check_known, parse
+from valkyrie.store import REVISION, executors, migrations, schema
+from valkyrie.store.database import Database, at, parse
 from valkyrie.store.executors import ACTIVE_STATES
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, attempt, executor, run, trial
 
@@ -144,7 +144,7 @@ class SchemaStanding:
     place: str
     revision: str | None
     """None when nothing is there yet."""
-    needed: str = schema.REVISION
+    needed: str = REVISION
 
     @property
     def current(self) -> bool:
@@ -169,7 +169,7 @@ def steps(address: Path | str) -> list[str]:
         return []
     if found.revision is None:
         return [f"make schema {found.needed} in {found.place}"]
-    check_known(found.revision, found.place)
+    migrations.check_known(found.revision, found.place)
     copy = [f"copy {found.place} to {found.place}.{found.revision}.….bak"] if found.kind == "sqlite" else []
     ahead = migrations.steps(found.revision)
     return copy + [f"migrate to schema {name}: {what.rstrip('.')}" for name, what in ahead]
@@ -187,7 +187,7 @@ def problems(address: Path | str) -> list[str]:
         found = _standing(database)
         if found.revision is None:
             return [f"{found.place} has no schema yet; `valkyrie db upgrade` makes it"]
-        check_known(found.revision, found.place)
+        migrations.check_known(found.revision, found.place)
         if not found.current:
             return [
                 f"the schema is {found.revision}, this program needs {found.needed}: `valkyrie db upgrade`"

@@ -165,7 +165,6 @@ class StoreDispatch:
         self._nearby = ExecutorClient(app.data)
 
     def seal(self, connection: Connection, run_id: str, values: Mapping[str, str]) -> None:
-        from valkyrie.store import tenants
 
         if not values:
             return
@@ -175,7 +174,7 @@ class StoreDispatch:
                 "where it and its executors run (`valkyrie admin secret-key` makes one).",
                 cause="sealed",
             )
-        tenants.hand(connection, run_id, self._app.sealer.seal(values, f"run:{run_id}"))
+        runs.hand(connection, run_id, self._app.sealer.seal(values, f"run:{run_id}"))
 
     def deliver(self, run_id: str, values: Mapping[str, str]) -> Sequence[str]:  # noqa: ARG002
         self._nearby.ask("wake")

@@ -47,7 +47,7 @@ class Kept:
         self._organisation = organisation
         self._place = place or {}
         self._run_id = folder.root.name
-        self._stories = Transcripts(folder.stories)
+        self._stories = Transcripts(folder.transcripts)
 
     @cached_property
     def _artifacts(self) -> ArtifactStore | None:

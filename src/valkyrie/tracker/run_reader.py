@@ -21,7 +21,7 @@ from valkyrie.report.presentation import (
     scores_view,
     trial_view,
 )
-from valkyrie.store import executors, notifications, regrades, runs, trials
+from valkyrie.store import executors, notifications, runs, trials
 from valkyrie.tracker.app import CallerContext
 from valkyrie.views import (
     AttemptView,
@@ -68,7 +68,7 @@ class RunReader:
         )
         if detailed and view.done and not RunState(row.state).terminal:
             view = replace(view, exit_codes=runs.exit_codes(connection, run_id))
-        return _with_regrade(view, row, regrades.under_way(connection, [run_id]).get(run_id))
+        return _with_regrade(view, row, runs.regrades_under_way(connection, [run_id]).get(run_id))
 
     def folder(self, run_id: str) -> str:
         """Return where the run's files are; "" on a server, whose callers cannot look there."""
@@ -119,7 +119,7 @@ class RunReader:
         with self._context.store.reading() as connection:
             rows, total, cursor = runs.page(connection, wanted)
             open_runs = [row.id for row in rows if not RunState(row.state).terminal]
-            regraded = regrades.under_way(connection, open_runs) if open_runs else {}
+            regraded = runs.regrades_under_way(connection, open_runs) if open_runs else {}
         listed = [
             _with_regrade(
                 run_view(row, executor=executor, folder=self.folder(row.id), org=self._context.identity.org),

@@ -50,8 +50,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "valkyrie.trajectory.conversion": ("TrajectoryBuilder",),
         "valkyrie.trajectory.json_fields": ("TrajectoryError",),
-        "valkyrie.trajectory.model": [
-            name for name in __all__ if name not in ("TrajectoryBuilder", "TrajectoryError")
-        ],
+        "valkyrie.trajectory.model": sorted({*__all__} - {"TrajectoryBuilder", "TrajectoryError"}),
     },
 )

@@ -269,7 +269,7 @@ class Attempt:
     """One attempt under way."""
 
     leased: Leased
-    world: RunContext
+    context: RunContext
     journal: PhaseJournal
     log: AttemptLog
     kept: Path
@@ -355,26 +355,26 @@ class Attempt:
         """Show what was put together under its own name; an attempt taken from us leaves nothing."""
         if not self.draft.exists():
             return
-        if self.world.masker is None:
+        if self.context.masker is None:
             # A folder that takes its name: that is quicker here than in a thread.
             publish(self.draft, self.kept, None)
         else:
-            await asyncio.to_thread(publish, self.draft, self.kept, self.world.masker)
+            await asyncio.to_thread(publish, self.draft, self.kept, self.context.masker)
 
     async def put_away(self) -> None:
         """Put what was kept, and the log, where others find them too."""
-        await self.world.away.put(self.leased, self.kept, log_of(self.kept))
+        await self.context.away.put(self.leased, self.kept, log_of(self.kept))
 
     async def keep_told(self, task: TaskSpec, told: Transcript) -> None:
         """Keep the agent's own account; a short one needs no file of its own, unless others fetch it."""
         from valkyrie.trajectory.records import to_record
 
-        leased, masker = self.leased, self.world.masker
+        leased, masker = self.leased, self.context.masker
         record = to_record(told, id=f"{task.id}#{leased.k}", stimulus=task.id, work_dir=task.cwd)
         record = masker.data(record) if masker else record
         text = _compact(record).encode("utf-8", "replace")
-        if len(text) <= LONGEST and self.world.away.artifacts is None and task.step is None:
-            self.world.stories.keep((leased.task_id, leased.k, leased.number), text)
+        if len(text) <= LONGEST and self.context.away.artifacts is None and task.step is None:
+            self.context.transcripts.keep((leased.task_id, leased.k, leased.number), text)
         else:
             await asyncio.to_thread(_write, self.part(AGENT, task) / TRANSCRIPT, text)
 
@@ -383,16 +383,16 @@ class Attempt:
         text = task.instruction.encode("utf-8", "replace")
         await asyncio.to_thread(_write, self.part(AGENT, task) / INSTRUCTION, text)
 
-    def inherit_story(self, earlier: int) -> None:
+    def inherit_transcript(self, earlier: int) -> None:
         """Keep the agent's account of an earlier attempt as this one's too, if it has no file of its own."""
-        leased, stories = self.leased, self.world.stories
-        story = stories.find((leased.task_id, leased.k, earlier))
+        leased, transcripts = self.leased, self.context.transcripts
+        story = transcripts.find((leased.task_id, leased.k, earlier))
         if story is not None:
-            stories.keep((leased.task_id, leased.k, leased.number), story)
+            transcripts.keep((leased.task_id, leased.k, leased.number), story)
 
     async def save(self, state: Json) -> None:
         """Commit from what a later attempt can go on grading; what the agent left is safe before that."""
-        masker = self.world.masker
+        masker = self.context.masker
         await self._commit({"state": masker.data(state) if masker else state})
 
     async def save_work(self) -> None:
@@ -462,19 +462,19 @@ REMOVE_TIMEOUT_S = 120.0
 """A provider that cannot remove a sandbox must not hold its slot for ever."""
 
 
-async def keep_sandbox(world: RunContext, leased: Leased, sandbox: Sandbox, log: AttemptLog) -> None:
+async def keep_sandbox(context: RunContext, leased: Leased, sandbox: Sandbox, log: AttemptLog) -> None:
     """Leave the sandbox for a person to look into; of each trial only the last one stays."""
     trial = (leased.task_id, leased.k)
-    before = world.kept.pop(trial, None)
-    world.kept[trial] = sandbox
+    before = context.kept.pop(trial, None)
+    context.kept[trial] = sandbox
     if before:
-        await remove_sandbox(world, before.id, log)
+        await remove_sandbox(context, before.id, log)
 
 
-async def remove_sandbox(world: RunContext, sandbox_id: str, log: AttemptLog) -> None:
+async def remove_sandbox(context: RunContext, sandbox_id: str, log: AttemptLog) -> None:
     """End a sandbox; when that fails the grade stands, and what is left is reaped by the next executor."""
     try:
         async with asyncio.timeout(REMOVE_TIMEOUT_S):
-            await world.provider.delete_sandbox(sandbox_id)
+            await context.provider.delete_sandbox(sandbox_id)
     except (SandboxError, OSError) as error:
         log.note(f"the sandbox could not be removed: {str(error) or 'it took too long'}")

@@ -61,7 +61,7 @@ class AgentEnvironment:
     layer: LayerSpec | None = None
     served_at: str | None = None
     """`--model-url`."""
-    door: ModelAccess | None = None
+    proxy: ModelAccess | None = None
     """Through what `served_at` is reached, where that takes one."""
     layer_to_bring: Path | None = None
     """The layer, where the provider cannot show it."""
@@ -74,7 +74,7 @@ class AgentEnvironment:
     @property
     def needed(self) -> bool:
         """Whether there is anything to give."""
-        return self.layer is not None or self.door is not None
+        return self.layer is not None or self.proxy is not None
 
     @property
     def shows_layer(self) -> bool:
@@ -84,24 +84,24 @@ class AgentEnvironment:
     @property
     def model_url(self) -> str | None:
         """Where the model is served, seen from inside."""
-        if self.served_at is None or self.door is None:
+        if self.served_at is None or self.proxy is None:
             return self.served_at
         return f"http://127.0.0.1:{PROXY_PORT}{urlsplit(self.served_at).path.rstrip('/')}"
 
     @asynccontextmanager
-    async def doorway(self) -> AsyncIterator[Path | None]:
+    async def model_folder(self) -> AsyncIterator[Path | None]:
         """The folder through which one attempt reaches its model, if it takes one."""
-        if self.door is None:
+        if self.proxy is None:
             yield None
             return
-        async with self.door.opened() as folder:
+        async with self.proxy.opened() as folder:
             yield folder
 
     async def equip(
         self,
         request: SandboxCreateRequest,
         provider: SandboxProvider,
-        doorway: Path | None,
+        model_folder: Path | None,
         note: Callable[[str], None],
     ) -> SandboxCreateRequest:
         """The request with what is to be shown in the sandbox."""
@@ -113,13 +113,13 @@ class AgentEnvironment:
                 mounts.append(Mount(source=str(folder), target=self.layer.target))
             else:
                 self.layer_to_bring = folder
-        if doorway:
+        if model_folder:
             if not shown:
                 raise SandboxUnsupportedError(
                     f"the model at {self.served_at} is out of reach of these sandboxes; give --model-url an "
                     "https address they can reach, or use --provider local or docker"
                 )
-            mounts.append(Mount(source=str(doorway), target=PROXY, sockets=True))
+            mounts.append(Mount(source=str(model_folder), target=PROXY, sockets=True))
         return request.model_copy(update={"mounts": (*request.mounts, *mounts)})
 
     async def check_layer(self, sandbox: Sandbox) -> None:
@@ -143,9 +143,9 @@ class AgentEnvironment:
                 cause="task_setup_failed",
             )
 
-    async def open_door(self, sandbox: Sandbox, log: OutputSink) -> None:
+    async def open_proxy(self, sandbox: Sandbox, log: OutputSink) -> None:
         """Let the model be reached on the sandbox's own loopback; ended with the agent."""
-        if self.door is None:
+        if self.proxy is None:
             return
         command = Command(
             ("python3", f"{PROXY}/{BRIDGE}", f"{PROXY}/{SOCKET}", str(PROXY_PORT)), timeout=PROXY_TIMEOUT_S
@@ -311,7 +311,7 @@ class RunContext:
     """Someone wants to be told how far the run has come."""
     away: RemoteStorage = field(default_factory=RemoteStorage)
     """Where else what attempts leave is put."""
-    gear: AgentEnvironment = field(default_factory=AgentEnvironment)
+    agent_environment: AgentEnvironment = field(default_factory=AgentEnvironment)
     """What sandboxes are given besides their task."""
     kept: dict[tuple[str, int], Sandbox] = field(default_factory=dict)
     """Sandboxes that stay after their attempt, by task and k."""
@@ -326,14 +326,19 @@ class RunContext:
     """What the run's agents made, packed, each archive once."""
     controls: Controls = field(init=False)
     """What tests say without an agent's work."""
-    stories: Transcripts = field(init=False)
-    """What agents told of their attempts in few words."""
     _tasks: OrderedDict[str, TaskSpec] = field(default_factory=OrderedDict)
+    _transcripts: Transcripts | None = None
 
     def __post_init__(self) -> None:
-        self.stories = Transcripts(self.folder.stories)
         self.work = KeptWork(self.folder, self.keep_limits)
         self.controls = Controls(self.folder.root / "controls")
+
+    @property
+    def transcripts(self) -> Transcripts:
+        """What agents told of their attempts in few words."""
+        if self._transcripts is None:
+            self._transcripts = Transcripts(self.folder.transcripts)
+        return self._transcripts
 
     def give_secrets(self, values: Mapping[str, str], hidden: Iterable[str] = ()) -> None:
         """Take up the values a person supplied: the agent's, and others that no log or file may show."""
@@ -383,7 +388,7 @@ class RunContext:
         The oracle is the task's own program and has no key: it is given all.
         """
         own = task.env if self.agent.needs_solution else given_to_agent(task.env)
-        env = {**own, **self.settings.env_vars, **self.gear.environment}
+        env = {**own, **self.settings.env_vars, **self.agent_environment.environment}
         return task if env == task.env else replace(task, env=env)
 
     def sandbox_request(self, leased: Leased, task: TaskSpec) -> SandboxCreateRequest:

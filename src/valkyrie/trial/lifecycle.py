@@ -22,7 +22,7 @@ from valkyrie.domain import ExitReason, Grade, Json, TaskSpec, TrialState
 from valkyrie.errors import AgentError, LeaseLostError, ValkyrieError
 from valkyrie.store.layout import log_of
 from valkyrie.store.leases import Leased
-from valkyrie.trial import verification
+from valkyrie.trial import outputs, verification
 from valkyrie.trial.attempt import (
     COUNTED_AS_ZERO,
     Attempt,
@@ -37,30 +37,19 @@ from valkyrie.trial.attempt import (
     start_failure,
 )
 from valkyrie.trial.context import PhaseJournal, RunContext
-from valkyrie.trial.outputs import (
-    AGENT,
-    ARTIFACTS,
-    AttemptLog,
-    believed,
-    collect_outputs,
-    gather,
-    inherit_outputs,
-    keep_paths,
-    note_metrics,
-    tools_may_be_gone,
-)
 
 COLLECT_TIMEOUT_S = 900.0
 EQUIP_TIMEOUT_S = 1800.0  # once per agent and root file system its packages are fetched
 
 
-async def run_attempt(leased: Leased, world: RunContext, journal: PhaseJournal) -> AttemptEnding:
+async def run_attempt(leased: Leased, context: RunContext, journal: PhaseJournal) -> AttemptEnding:
     """Run one attempt to its end. Raises only when the attempt is no longer ours to end."""
-    kept = world.folder.attempt(leased.task_id, leased.k, leased.number)
-    log, draft = AttemptLog(log_of(kept), world.masker), world.folder.draft(leased.trial_id, leased.number)
-    attempt = Attempt(leased, world, journal, log, kept, draft)
+    kept = context.folder.attempt(leased.task_id, leased.k, leased.number)
+    log = outputs.AttemptLog(log_of(kept), context.masker)
+    draft = context.folder.draft(leased.trial_id, leased.number)
+    attempt = Attempt(leased, context, journal, log, kept, draft)
     began = time.monotonic()
-    world.away.follow(leased, log_of(kept))
+    context.away.follow(leased, log_of(kept))
     grade: Grade | None = None
     failure: AttemptFailure | None = None
     try:
@@ -69,19 +58,19 @@ async def run_attempt(leased: Leased, world: RunContext, journal: PhaseJournal) 
     except LeaseLostError:
         raise
     except Exception as error:  # noqa: BLE001 - the attempt boundary: everything gets a category here
-        grade, failure = _count(attempt, classify(error, world.masker))
+        grade, failure = _count(attempt, classify(error, context.masker))
         with suppress(OSError):
             await attempt.publish()
     finally:
         log.close()
-        world.away.ended(leased)
+        context.away.ended(leased)
         for folder in (draft, attempt.start, attempt.scratch):
             if folder.exists():
                 await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
     try:
         await attempt.put_away()
     except ValkyrieError as error:
-        grade, failure = None, classify(error, world.masker)
+        grade, failure = None, classify(error, context.masker)
     attempt.timing["total"] = round(time.monotonic() - began, 4)
     ended = attempt.failed_exit or attempt.exit
     return AttemptEnding(attempt.state, attempt.timing, grade, failure, ended, attempt.cost, attempt.usage)
@@ -89,8 +78,8 @@ async def run_attempt(leased: Leased, world: RunContext, journal: PhaseJournal) 
 
 async def _live(attempt: Attempt) -> Grade:
     """The sentence of the product: put an agent in a sandbox with a task, grade what it did."""
-    attempt.world = await attempt.world.of_grading(attempt.leased.grading)
-    task = await attempt.world.task(attempt.leased)
+    attempt.context = await attempt.context.of_grading(attempt.leased.grading)
+    task = await attempt.context.task(attempt.leased)
     if attempt.leased.saved is not None:
         return await _go_on_grading(attempt, task, attempt.leased.saved)
     async with _sandbox(attempt, task) as held:
@@ -114,7 +103,7 @@ async def _live(attempt: Attempt) -> Grade:
 def _count(attempt: Attempt, failure: AttemptFailure) -> tuple[Grade | None, AttemptFailure | None]:
     """An agent that kept itself from being graded gets 0; every other failure stays one."""
     attempt.log.note(f"{failure.category} error ({failure.cause}): {failure.message}")
-    if failure.cause in COUNTED_AS_ZERO and attempt.world.benchmark.fraction:
+    if failure.cause in COUNTED_AS_ZERO and attempt.context.benchmark.fraction:
         return verification.counted_as_zero(attempt, failure.cause, failure.message), None
     return None, failure
 
@@ -126,10 +115,10 @@ async def _go_on_grading(attempt: Attempt, task: TaskSpec, saved: Json) -> Grade
     attempt.log.note(
         f"{_go_on_as(attempt.leased)} from what attempt {saved['attempt']} saved; the agent is not run again"
     )
-    earlier = attempt.world.folder.attempt(attempt.leased.task_id, attempt.leased.k, saved["attempt"])
-    await attempt.world.away.fetch(attempt.leased, saved["attempt"], earlier)
-    await asyncio.to_thread(inherit_outputs, earlier, attempt.draft)
-    attempt.inherit_story(saved["attempt"])
+    earlier = attempt.context.folder.attempt(attempt.leased.task_id, attempt.leased.k, saved["attempt"])
+    await attempt.context.away.fetch(attempt.leased, saved["attempt"], earlier)
+    await asyncio.to_thread(outputs.inherit_outputs, earlier, attempt.draft)
+    attempt.inherit_transcript(saved["attempt"])
     await attempt.enter(TrialState.EVALUATING)
     return await (verification.grade_kept if saved.get("work") else verification.grade_saved)(attempt, task)
 
@@ -141,14 +130,14 @@ def _go_on_as(leased: Leased) -> str:
 @asynccontextmanager
 async def _sandbox(attempt: Attempt, task: TaskSpec) -> AsyncIterator[verification.HeldSandbox]:
     """A sandbox of the attempt's own, gone at its end unless it is to be kept."""
-    world = attempt.world
-    request = world.sandbox_request(attempt.leased, task)
-    async with world.gear.doorway() as doorway:
-        if world.gear.needed:
+    context, environment = attempt.context, attempt.context.agent_environment
+    request = context.sandbox_request(attempt.leased, task)
+    async with environment.model_folder() as folder:
+        if environment.needed:
             async with attempt.phase("equip", EQUIP_TIMEOUT_S):
-                request = await world.gear.equip(request, world.provider, doorway, attempt.log.note)
+                request = await environment.equip(request, context.provider, folder, attempt.log.note)
         async with attempt.phase("build", task.timeouts.build):
-            held = verification.HeldSandbox(attempt, await world.provider.create_sandbox(request))
+            held = verification.HeldSandbox(attempt, await context.provider.create_sandbox(request))
         try:
             yield held
         finally:
@@ -157,23 +146,23 @@ async def _sandbox(attempt: Attempt, task: TaskSpec) -> AsyncIterator[verificati
 
 async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
     """Set the task up, install the agent, let it work."""
-    world, agent = attempt.world, attempt.world.agent
+    context, agent, environment = attempt.context, attempt.context.agent, attempt.context.agent_environment
     with verification.masked(attempt) as sink:
-        solution = world.benchmark.solution(task) if agent.needs_solution else None
+        solution = context.benchmark.solution(task) if agent.needs_solution else None
         trial = AgentTrial(
-            world.as_the_agent_sees(task),
+            context.as_the_agent_sees(task),
             sandbox,
-            world.secrets,
+            context.secrets,
             sink,
             solution,
-            kept=attempt.part(AGENT, task),
-            model_url=world.gear.model_url,
-            layer=world.gear.layer_to_bring,
+            kept=attempt.part(outputs.AGENT, task),
+            model_url=environment.model_url,
+            layer=environment.layer_to_bring,
             k=attempt.leased.k,
             attempt=attempt.leased.number,
-            trajectory_limit=world.trajectory_limit,
+            trajectory_limit=context.trajectory_limit,
         )
-        if len(trial.turns) > 1 and (look := getattr(world.benchmark, "turn_ended", None)):
+        if len(trial.turns) > 1 and (look := getattr(context.benchmark, "turn_ended", None)):
             trial = replace(trial, turn_ended=partial(look, task, sandbox, sink, attempt.start))
         if task.step:
             attempt.log.note(f"step {task.step}")
@@ -184,8 +173,8 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
             async with attempt.phase(phase, getattr(task.timeouts, phase)):
                 if phase == "setup":
                     await _set_up(attempt, task, sandbox, sink)
-                    if not attempt.grades and (attempt.agent_was_here or world.gear.shows_layer):
-                        await world.gear.check_layer(sandbox)
+                    if not attempt.grades and (attempt.agent_was_here or environment.shows_layer):
+                        await environment.check_layer(sandbox)
                     continue
                 attempt.agent_was_here = True
                 with blamed_on_agent():
@@ -193,9 +182,9 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
         limit = task.timeouts.agent
         with blamed_on_agent():
             async with attempt.phase("agent", None if limit is None else limit + verification.GRACE_S):
-                await world.gear.open_door(sandbox, sink)
+                await environment.open_proxy(sandbox, sink)
                 heard = replace(trial, log=attempt.listen(sink))
-                attempt.exit = believed(await agent.run(heard), world.masker)
+                attempt.exit = outputs.believed(await agent.run(heard), context.masker)
                 attempt.use(attempt.exit.usage)
 
 
@@ -205,27 +194,27 @@ async def _set_up(attempt: Attempt, task: TaskSpec, sandbox: Sandbox, sink: Outp
         await verification.set_up_after_agent(attempt, task, sandbox, sink)
     else:
         await start_entrypoint(task, sandbox, sink)
-        await attempt.world.benchmark.setup(task, sandbox, sink, attempt.start)
+        await attempt.context.benchmark.setup(task, sandbox, sink, attempt.start)
         await check_user(task, sandbox)
         await verification.note_start(attempt, task, sandbox)
 
 
 async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
     """Bring out what the agent made, however it ended; of one that never started there is nothing."""
-    agent, masker = attempt.world.agent, attempt.world.masker
+    agent, masker = attempt.context.agent, attempt.context.masker
     begun = attempt.grades or agent.needs_solution
     if not begun and attempt.exit and (failure := start_failure(attempt.exit, attempt.heard)):
         raise failure
     if task.artifacts or task.gathering:
         async with attempt.phase("collect", COLLECT_TIMEOUT_S):
-            with verification.masked(attempt) as sink, tools_may_be_gone(agent, attempt.log):
-                await gather(task, sandbox, attempt.log, sink)
-                await keep_paths(task, sandbox, attempt.part(ARTIFACTS, task), attempt.log)
+            with verification.masked(attempt) as sink, outputs.tools_may_be_gone(agent, attempt.log):
+                await outputs.gather(task, sandbox, attempt.log, sink)
+                await outputs.keep_paths(task, sandbox, attempt.part(outputs.ARTIFACTS, task), attempt.log)
     if agent.final_output or agent.output_artifacts:
         async with attempt.phase("collect", COLLECT_TIMEOUT_S):
-            with tools_may_be_gone(agent, attempt.log):
-                await collect_outputs(agent, task.id, sandbox, attempt.draft, masker, attempt.log)
-            attempt.correct_usage(await note_metrics(attempt.draft, attempt.log))
+            with outputs.tools_may_be_gone(agent, attempt.log):
+                await outputs.collect_outputs(agent, task.id, sandbox, attempt.draft, masker, attempt.log)
+            attempt.correct_usage(await outputs.note_metrics(attempt.draft, attempt.log))
     if attempt.exit and attempt.exit.told:
         await attempt.keep_told(task, attempt.exit.told)
     elif task.instruction:
@@ -248,6 +237,6 @@ def _judge_exit(attempt: Attempt) -> None:
         attempt.log.note(f"the agent says: {ended.trouble.message}; graded all the same, for it had worked")
     if ended.exit_code == 0 or ended.reason is not None:
         return
-    if attempt.world.settings.on_agent_failure == "error":
+    if attempt.context.settings.on_agent_failure == "error":
         raise AgentError(f"The agent's command ended with exit code {ended.exit_code}.")
     attempt.log.note(f"the agent's command ended with exit code {ended.exit_code}; graded all the same")

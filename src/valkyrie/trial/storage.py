@@ -356,7 +356,8 @@ class KeptWork:
 
 async def share(kept: KeptWork, away: RemoteStorage, run_id: str, digest: str) -> None:
     """Put a kept archive into the run's artifact store, if there is one and it has none of that digest."""
-    await away.put_once(work_key(run_id, digest), kept.path(digest))
+    if away.artifacts is not None:
+        await away.put_once(work_key(run_id, digest), kept.path(digest))
 
 
 async def fetch(kept: KeptWork, away: RemoteStorage, run_id: str, digest: str) -> Path | None:

@@ -100,10 +100,10 @@ class HeldSandbox:
             return
         self.removed = True
         attempt = self.attempt
-        if attempt.world.keep_sandbox:
-            await keep_sandbox(attempt.world, attempt.leased, self.sandbox, attempt.log)
+        if attempt.context.keep_sandbox:
+            await keep_sandbox(attempt.context, attempt.leased, self.sandbox, attempt.log)
         else:
-            await asyncio.shield(remove_sandbox(attempt.world, self.sandbox.id, attempt.log))
+            await asyncio.shield(remove_sandbox(attempt.context, self.sandbox.id, attempt.log))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +120,10 @@ class CarriedWork:
 
 def mode_of(attempt: Attempt, task: TaskSpec) -> VerifyMode:
     """Return where the task's tests run in this attempt; SHARED where the provider cannot carry work."""
-    world = attempt.world
-    if not task.grading_runs or not world.provider.capabilities().carries_work:
+    context = attempt.context
+    if not task.grading_runs or not context.provider.capabilities().carries_work:
         return VerifyMode.SHARED
-    return VerifyMode(world.settings.verify) if world.settings.verify else task.verify
+    return VerifyMode(context.settings.verify) if context.settings.verify else task.verify
 
 
 def keeps_processes(attempt: Attempt, task: TaskSpec) -> bool:
@@ -136,7 +136,11 @@ async def note_start(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None
 
     An agent that is installed first has been there already: then a clean sandbox is set up anew.
     """
-    if task.install_first or not attempt.world.provider.capabilities().carries_work or not task.grading_runs:
+    if (
+        task.install_first
+        or not attempt.context.provider.capabilities().carries_work
+        or not task.grading_runs
+    ):
         return
     if task.image is not None or task.source is not None:
         attempt.tool_folders = tool_folders(await _path_of(sandbox), task.cwd)
@@ -162,17 +166,17 @@ async def set_up_after_agent(attempt: Attempt, task: TaskSpec, sandbox: Sandbox,
 
     If that fails and works in a sandbox the agent never was in, the agent broke it.
     """
-    world = attempt.world
+    context = attempt.context
     try:
-        await world.benchmark.setup(task, sandbox, sink, attempt.start)
+        await context.benchmark.setup(task, sandbox, sink, attempt.start)
     except (BenchmarkError, InfrastructureError, SandboxError) as error:
         if not _may_break_setup(error):
             raise
-        clean = await _create(attempt, world.sandbox_request(attempt.leased, task), "setup")
+        clean = await _create(attempt, context.sandbox_request(attempt.leased, task), "setup")
         try:
             await _set_up(attempt, task, clean, attempt.scratch / "setup", until=task.step)
         finally:
-            await asyncio.shield(remove_sandbox(world, clean.id, attempt.log))
+            await asyncio.shield(remove_sandbox(context, clean.id, attempt.log))
         message = f"Setting up fails after the agent was there, and works without it: {error}"
         raise AgentError(message, cause=SETUP_BROKEN) from error
 
@@ -194,7 +198,7 @@ def _may_break_setup(error: Exception) -> bool:
 async def verify(attempt: Attempt, task: TaskSpec, held: HeldSandbox, *, last: bool) -> Grade:
     """Grade the agent's work. `last`: no further step needs the agent's sandbox."""
     mode = mode_of(attempt, task)
-    if not task.grading_runs or not attempt.world.provider.capabilities().carries_work:
+    if not task.grading_runs or not attempt.context.provider.capabilities().carries_work:
         return await _grade_in_place(attempt, task, held.sandbox)
     if mode is VerifyMode.SHARED:
         with blamed_on_agent():
@@ -226,8 +230,8 @@ async def grade_kept(attempt: Attempt, task: TaskSpec) -> Grade:
     """Grade the work an earlier attempt kept, without running the agent."""
     record = storage.read_record(attempt.draft)
     digest = str(record["digest"]) if record else ""
-    world = attempt.world
-    archive = await storage.fetch(world.work, world.away, world.run_id, digest) if record else None
+    context = attempt.context
+    archive = await storage.fetch(context.work, context.away, context.run_id, digest) if record else None
     if record is None or archive is None:
         raise GraderError(
             f"The kept work of task {task.id!r} is gone; `valk run retry` runs its agent again."
@@ -318,13 +322,13 @@ def _system_changes(attempt: Attempt, found_changes: Sequence[ChangedPath]) -> J
 
 async def _keep_work(attempt: Attempt, work: CarriedWork, *, commit: bool) -> None:
     """Keep the work for grading it again; `commit` that a later attempt can go on grading from it."""
-    world = attempt.world
+    context = attempt.context
     digest = await asyncio.to_thread(_keep, attempt, work)
     if digest is None:
         reason = work.evidence["work"]["reason"]
         attempt.log.note(f"the agent's work is not kept for grading it again: {reason}")
         return
-    await storage.share(world.work, world.away, world.run_id, digest)
+    await storage.share(context.work, context.away, context.run_id, digest)
     if commit:
         await attempt.save_work()
 
@@ -332,7 +336,7 @@ async def _keep_work(attempt: Attempt, work: CarriedWork, *, commit: bool) -> No
 def _keep(attempt: Attempt, work: CarriedWork) -> str | None:
     """Keep the work's archive and a record of it; return its digest, or None if it is not kept."""
     digest = storage.digest_of(work.archive)
-    reason = attempt.world.work.keep(work.archive, digest, attempt.world.masker)
+    reason = attempt.context.work.keep(work.archive, digest, attempt.context.masker)
     work.evidence["work"] |= {"digest": digest, "kept": reason is None}
     if reason is not None:
         work.evidence["work"]["reason"] = reason
@@ -470,9 +474,9 @@ def _better(fresh: Grade, shared: Grade) -> Grade:
 @asynccontextmanager
 async def clean_sandbox(attempt: Attempt, task: TaskSpec, purpose: str) -> AsyncIterator[Sandbox]:
     """A sandbox like the agent's at its start, but for the files outside the system."""
-    world = attempt.world
+    context = attempt.context
     async with attempt.phase("build", task.timeouts.build):
-        request = world.sandbox_request(attempt.leased, task)
+        request = context.sandbox_request(attempt.leased, task)
         sandbox = await _create(attempt, request, purpose)
     try:
         system = attempt.start / SYSTEM
@@ -483,14 +487,14 @@ async def clean_sandbox(attempt: Attempt, task: TaskSpec, purpose: str) -> Async
             await sandbox.unpack_work(system, rules_for(placed, attempt.tool_folders).inverse)
         yield sandbox
     finally:
-        await asyncio.shield(remove_sandbox(world, sandbox.id, attempt.log))
+        await asyncio.shield(remove_sandbox(context, sandbox.id, attempt.log))
 
 
 async def _create(attempt: Attempt, request: SandboxCreateRequest, purpose: str) -> Sandbox:
     """Make a sandbox for grading. That it cannot be made is nobody's doing in the trial."""
     named = request.model_copy(update={"name": f"{request.name}-{purpose}"})
     try:
-        return await attempt.world.provider.create_sandbox(named)
+        return await attempt.context.provider.create_sandbox(named)
     except (SandboxUnsupportedError, SandboxCapacityError, SandboxImageError):
         raise
     except SandboxError as error:
@@ -501,7 +505,7 @@ async def _set_up(
     attempt: Attempt, task: TaskSpec, sandbox: Sandbox, start: Path, until: str | None = None
 ) -> None:
     """Set the task up once more; of a task with steps its first one, or all `until` the one of that name."""
-    whole = await attempt.world.task(attempt.leased)
+    whole = await attempt.context.task(attempt.leased)
     steps = list(whole.steps) or [task]
     names = [step.step for step in steps]
     start.mkdir(parents=True, exist_ok=True)
@@ -509,7 +513,7 @@ async def _set_up(
         async with attempt.phase("setup", task.timeouts.setup):
             for step in steps[: names.index(until) + 1 if until else 1]:
                 placed = step.placed(sandbox.image_defaults)
-                await attempt.world.benchmark.setup(placed, sandbox, sink, start)
+                await attempt.context.benchmark.setup(placed, sandbox, sink, start)
         await sandbox.kill_all()
 
 
@@ -523,7 +527,7 @@ async def evaluate(
     renew: Callable[[], Awaitable[Sandbox]] | None = None,
 ) -> Grade:
     """Let the benchmark judge; what it kept as evidence appears whole or not at all."""
-    world = attempt.world
+    context = attempt.context
     task = task.placed(sandbox.image_defaults) if sandbox else task
     ended = None if control else attempt.exit
     saved = attempt.leased.saved
@@ -533,7 +537,7 @@ async def evaluate(
             sandbox,
             sink,
             evidence=attempt.part(place, task),
-            final_output=world.agent.final_output,
+            final_output=context.agent.final_output,
             saved=saved["state"] if saved and not control else None,
             save=_save_nothing if control else attempt.save,
             agent=attempt.scratch / "control-agent" if control else attempt.part(AGENT, task),
@@ -549,10 +553,10 @@ async def evaluate(
             renew=renew,
         )
         async with attempt.phase("grade", task.timeouts.grade and task.timeouts.grade + GRACE_S):
-            grade = await world.benchmark.evaluate(grading)
-    if world.masker:
-        grade = replace(grade, result=world.masker.data(grade.result))
-    grade = _with_reason(grade, world.masker)
+            grade = await context.benchmark.evaluate(grading)
+    if context.masker:
+        grade = replace(grade, result=context.masker.data(grade.result))
+    grade = _with_reason(grade, context.masker)
     if grade.score is not None and not math.isfinite(grade.score):
         raise GraderError(f"The benchmark's score is {grade.score}, which is no number.")
     return grade
@@ -600,9 +604,9 @@ def counted_as_zero(attempt: Attempt, cause: str, message: str, evidence: Json |
 
     On a service's own scale nobody knows the worst score: there it is the agent's error.
     """
-    if not attempt.world.benchmark.fraction:
+    if not attempt.context.benchmark.fraction:
         raise AgentError(message, cause=cause)
-    masker = attempt.world.masker
+    masker = attempt.context.masker
     text = (masker.text(message) if masker else message).encode("utf-8", "replace").decode()[:2000]
     return Grade(
         0.0,
@@ -642,20 +646,20 @@ def _may_be_the_work(error: Exception) -> bool:
 
 async def _control(attempt: Attempt, task: TaskSpec) -> Json:
     """Return what the same tests say of the state the agent began with; asked once for each task and run."""
-    world = attempt.world
+    context = attempt.context
     key = "-".join(map(str, filter(None, (task.digest, task.step, attempt.leased.grading))))
-    async with world.controls.lock(key):
-        known = await asyncio.to_thread(world.controls.read, key)
+    async with context.controls.lock(key):
+        known = await asyncio.to_thread(context.controls.read, key)
         if known is None:
             known = await _run_control(attempt, task)
-            await asyncio.to_thread(world.controls.write, key, known)
+            await asyncio.to_thread(context.controls.write, key, known)
     return known
 
 
 async def _run_control(attempt: Attempt, task: TaskSpec) -> Json:
-    world = attempt.world
+    context = attempt.context
     began = time.monotonic()
-    sandbox = await _create(attempt, world.sandbox_request(attempt.leased, task), "control")
+    sandbox = await _create(attempt, context.sandbox_request(attempt.leased, task), "control")
     try:
         await _set_up(attempt, task, sandbox, attempt.scratch / "control")
         with masked(attempt) as sink:
@@ -670,13 +674,13 @@ async def _run_control(attempt: Attempt, task: TaskSpec) -> Json:
             raise
         found = {"verdict": None, "error": str(error)[:500]}
     finally:
-        await asyncio.shield(remove_sandbox(world, sandbox.id, attempt.log))
+        await asyncio.shield(remove_sandbox(context, sandbox.id, attempt.log))
     return {**found, "seconds": round(time.monotonic() - began, 3)}
 
 
 def masked(attempt: Attempt) -> AbstractContextManager[OutputSink]:
     """The attempt's log as a sink that no secret passes."""
-    masker = attempt.world.masker
+    masker = attempt.context.masker
     return masker.sink(attempt.log.write) if masker else nullcontext(attempt.log.write)
 
 

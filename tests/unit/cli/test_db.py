@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from tests.unit.cli.said import Said
-from valkyrie.store import migrations, schema
+from valkyrie.store import REVISION, migrations
 
 Valk = Callable[..., Said]
 
@@ -35,10 +35,10 @@ def test_an_older_one_is_upgraded_step_by_step(valk: Valk, database: str) -> Non
     assert said.code == 0 and "Schema  0001" in said.out and "valkyrie db upgrade" in said.out
     assert "`valkyrie db upgrade`" in valk("db", "check").out
     planned = valk("db", "upgrade", "--dry-run").out.splitlines()
-    assert len(planned) == int(schema.REVISION) and not any(line.endswith("..") for line in planned)
+    assert len(planned) == int(REVISION) and not any(line.endswith("..") for line in planned)
     assert valk("db", "current", "--json").json["revision"] == "0001"
     done = valk("db", "upgrade", "--json").json
-    assert (done["revision"], len(done["steps"])) == (schema.REVISION, 2)
+    assert (done["revision"], len(done["steps"])) == (REVISION, 2)
     assert valk("db", "check").code == 0
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, create_engine, inspect, text
 from tests.postgres import Postgres
 from tests.stored_runs import run_values
 from valkyrie.domain import Role
-from valkyrie.store import Store, executors, migrations, runs, schema, tenants, trials
+from valkyrie.store import REVISION, Store, executors, migrations, runs, tenants, trials
 from valkyrie.store.database import parse
 
 RUN = (
@@ -111,7 +111,7 @@ def test_a_migrated_database_is_a_new_one(address: Path | str, engine: Engine) -
         connection.execute(text("DROP TABLE alembic_version"))
     Store(address).close()
     assert shape(engine) == migrated
-    assert schema.REVISION == max(migrations.known_revisions())
+    assert REVISION == max(migrations.known_revisions())
 
 
 def test_the_way_back_keeps_what_was_there(address: Path | str, engine: Engine) -> None:
@@ -150,10 +150,10 @@ def test_a_difference_is_found(address: Path | str, engine: Engine) -> None:
 
 
 def test_steps_are_told_in_order() -> None:
-    numbers = [f"{number:04d}" for number in range(1, int(schema.REVISION) + 1)]
+    numbers = [f"{number:04d}" for number in range(1, int(REVISION) + 1)]
     assert [revision for revision, _ in migrations.steps("0001")] == numbers[1:]
     assert [revision for revision, _ in migrations.steps(None)] == numbers
-    assert migrations.steps(schema.REVISION) == []
+    assert migrations.steps(REVISION) == []
 
 
 def shape(engine: Engine, *, collations: bool = True) -> dict[str, object]:

@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, text
 from tests.postgres import Postgres
 from tests.stored_runs import add_executor, add_run
 from valkyrie.errors import StoreError
-from valkyrie.store import Store, migrations, schema
+from valkyrie.store import REVISION, Store, migrations
 from valkyrie.store.database import parse
 
 
@@ -38,7 +38,7 @@ def test_many_openers_of_a_new_database_agree(empty_address: Path | str) -> None
         store = Store(empty_address)
         with store.reading() as connection:
             assert connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == [
-                schema.REVISION
+                REVISION
             ]
             assert connection.execute(text("SELECT id FROM org")).scalars().all() == ["default"]
         store.close()
@@ -131,7 +131,7 @@ def test_an_older_schema_in_use_is_left_alone(empty_postgres_url: str, postgres:
     assert postgres.execute("SELECT version_num FROM alembic_version", database=name) == [("0002",)]
     postgres.execute("UPDATE executor SET ended_at = 2", database=name)
     Store(empty_postgres_url).close()
-    assert postgres.execute("SELECT version_num FROM alembic_version", database=name) == [(schema.REVISION,)]
+    assert postgres.execute("SELECT version_num FROM alembic_version", database=name) == [(REVISION,)]
 
 
 def test_the_same_schema_in_use_is_opened(store: Store, store_address: Path | str) -> None:

@@ -102,16 +102,16 @@ def test_there_is_an_end_to_how_many(small: Store, sealer: Sealer, monkeypatch: 
 def test_what_is_handed_with_a_run(store: Store) -> None:
     new_run(store, "r1")
     with store.writing() as connection:
-        assert tenants.handed(connection, "r1") is None
-        tenants.hand(connection, "r1", b"\x00one")
-        tenants.hand(connection, "r1", b"\x00two")
-        assert tenants.handed(connection, "r1") == b"\x00two"
-        tenants.forget_handed(connection, "r1")
-        assert tenants.handed(connection, "r1") is None
-        tenants.forget_handed(connection, "r1")
-        tenants.hand(connection, "r1", b"three")
+        assert runs.handed(connection, "r1") is None
+        runs.hand(connection, "r1", b"\x00one")
+        runs.hand(connection, "r1", b"\x00two")
+        assert runs.handed(connection, "r1") == b"\x00two"
+        runs.forget_handed(connection, "r1")
+        assert runs.handed(connection, "r1") is None
+        runs.forget_handed(connection, "r1")
+        runs.hand(connection, "r1", b"three")
         connection.execute(text("DELETE FROM run"))
-        assert tenants.handed(connection, "r1") is None
+        assert runs.handed(connection, "r1") is None
 
 
 def test_no_value_is_in_the_database_in_clear(tmp_path: Path, sealer: Sealer) -> None:
@@ -119,7 +119,7 @@ def test_no_value_is_in_the_database_in_clear(tmp_path: Path, sealer: Sealer) ->
     new_run(store, "r1")
     with store.writing() as connection:
         tenants.set_secret(connection, sealer, DEFAULT_ORG, "openai", "planted-value-1234567890")
-        tenants.hand(connection, "r1", sealer.seal({"KEY": "planted-value-1234567890"}, "run:r1"))
+        runs.hand(connection, "r1", sealer.seal({"KEY": "planted-value-1234567890"}, "run:r1"))
     store.close()
     files = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
     assert b"openai" in files and b"planted" not in files

@@ -161,9 +161,9 @@ class Tells(NapAgent):
 async def test_a_short_story_is_kept_with_the_others_and_holds_no_secret(tmp_path: Path) -> None:
     context = make_context(tmp_path, Tells(f"the key is {SECRET}"))
     assert (await attempt(context)).grade == Grade(1.0, True, confirmed=True, score_confirmed=1.0)
-    told = Transcripts(context.folder.stories).read(("task-1", 0, 1))
+    told = Transcripts(context.folder.transcripts).read(("task-1", 0, 1))
     assert told is not None and told["id"] == "task-1#0" and told["output"].startswith("the key is ")
-    assert SECRET not in context.folder.stories.read_text()
+    assert SECRET not in context.folder.transcripts.read_text()
     assert not (context.folder.attempt("task-1", 0, 1) / "agent").exists()
 
 
@@ -172,7 +172,7 @@ async def test_a_long_story_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert (await attempt(context)).grade == Grade(1.0, True, confirmed=True, score_confirmed=1.0)
     kept = context.folder.attempt("task-1", 0, 1) / "agent/transcript.json"
     assert json.loads(kept.read_text())["output"] == "word " * LONGEST
-    assert not context.folder.stories.exists()
+    assert not context.folder.transcripts.exists()
 
 
 async def test_a_story_that_other_machines_fetch_is_a_file(tmp_path: Path) -> None:

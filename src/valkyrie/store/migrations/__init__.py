@@ -12,6 +12,8 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
+from valkyrie.errors import StoreError
+from valkyrie.store import REVISION
 from valkyrie.store.schema import StoredText, metadata
 
 HERE = Path(__file__).parent
@@ -27,6 +29,15 @@ def _config() -> Config:
 def known_revisions() -> set[str]:
     """Every schema this program can migrate from."""
     return {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+
+
+def check_known(found: str, place: str) -> None:
+    """Refuse a schema this program has never heard of."""
+    if found not in known_revisions():
+        raise StoreError(
+            f"{place} was written by a newer Valkyrie (schema {found}; this program knows up to "
+            f"{REVISION}). Upgrade Valkyrie, or point it at another database."
+        )
 
 
 def steps(found: str | None) -> list[tuple[str, str]]:
