@@ -27,18 +27,16 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from valkyrie.report.statistics import (
+from valkyrie.report.statistics.intervals import mean_interval, means_interval
+from valkyrie.report.statistics.paired import (
     NoWorse,
     Paired,
     differences,
-    mean_interval,
     no_worse_than,
-    pass_all_interval,
-    pass_at_interval,
     sign_flip,
     surely_alike,
 )
-from valkyrie.report.statistics.intervals import means_interval
+from valkyrie.report.statistics.power import pass_all_interval, pass_at_interval
 
 Row = dict[str, Any]
 KEPT = Path(__file__).with_suffix(".json")

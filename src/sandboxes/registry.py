@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,9 +21,6 @@ from sandboxes.protocol import SandboxProvider
 
 DISTRIBUTION = "valkyrie-bench"
 _OF_EXTRA = re.compile(r"""^(?P<package>[^;]+);.*\bextra\s*==\s*["'](?P<extra>[^"']+)["']""")
-
-_PROGRAM = re.compile(r"(?<![^\s])(?:valk|valkyrie)(?= )")
-"""The program's name where a command begins; options and texts are never called so in panels."""
 
 
 def origin() -> str | None:
@@ -79,22 +75,6 @@ def add_packages(packages: list[str]) -> str:
     if (prefix / "uv-receipt.toml").exists() or find_spec("pip") is None:
         return f"uv pip install --python {python} {wanted}"
     return f"{python} -m pip install {wanted}"
-
-
-def as_typed(command: str) -> str:
-    """Return a command line that begins with `valk` or `valkyrie` as it works in the caller's shell.
-
-    Where the name on PATH is not this program, its own path stands there instead.
-    """
-    return _PROGRAM.sub(lambda found: _program(found[0], whole="cd " in command), command)
-
-
-def _program(name: str, *, whole: bool) -> str:
-    own = Path(sys.executable).parent / name
-    on_path = shutil.which(name)
-    if not own.exists() or (on_path is not None and Path(on_path).resolve() == own.resolve()):
-        return name
-    return shlex.quote(str(own) if whole else _from_here(own))
 
 
 def _from_here(path: Path) -> str:

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from benchmark_runner.scaffolder.main import main as create_runner
 from benchmark_service.cli.cli import main as create_service
 from sandboxes import registry
+from valkyrie.cli.output import as_typed
 from valkyrie.evals.starter.project import start_project
 
 ROOT = Path(__file__).parents[2]
@@ -147,13 +148,13 @@ def test_commands_are_printed_as_they_work_in_this_shell(
 ) -> None:
     folder = Path(sys.executable).parent
     monkeypatch.setenv("PATH", str(folder))
-    assert registry.as_typed("valk run list") == "valk run list"
+    assert as_typed("valk run list") == "valk run list"
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(folder.parent)
-    assert registry.as_typed("valk run list") == "bin/valk run list"
-    assert registry.as_typed("cd there && valk lint") == f"cd there && {folder}/valk lint"
+    assert as_typed("valk run list") == "bin/valk run list"
+    assert as_typed("cd there && valk lint") == f"cd there && {folder}/valk lint"
     (tmp_path / "valk").write_text("#!/bin/sh\n")
     (tmp_path / "valk").chmod(0o755)
-    assert registry.as_typed("valkyrie db upgrade") == "bin/valkyrie db upgrade"
-    assert registry.as_typed("valk run list") == "bin/valk run list"
-    assert registry.as_typed("export VALKYRIE_HOME=valkyrie") == "export VALKYRIE_HOME=valkyrie"
+    assert as_typed("valkyrie db upgrade") == "bin/valkyrie db upgrade"
+    assert as_typed("valk run list") == "bin/valk run list"
+    assert as_typed("export VALKYRIE_HOME=valkyrie") == "export VALKYRIE_HOME=valkyrie"

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.config.permissions import REDIRECTING, allowed_names, is_redirecting, outside, redirection
+from benchmark_service.environment import REDIRECTING, is_redirecting, redirection
+from valkyrie.config.permissions import outside
+from valkyrie.config.schema import allowed_names
 from valkyrie.config.values import load
 from valkyrie.errors import UsageError
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from benchmark_service.environment import redirection
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
-from valkyrie.config.permissions import redirection
 from valkyrie.domain import ExitReason, FinalScore, Grade, Json, TaskSpec
 from valkyrie.errors import UsageError, UserError
 from valkyrie.text import did_you_mean

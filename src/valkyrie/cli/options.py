@@ -16,11 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+import valkyrie.tracker
 from valkyrie import views
 from valkyrie.cli.commands import HELP_NAMES
 from valkyrie.cli.output import Output, reader_left
 from valkyrie.cli.vocabulary import Pairs, VocabularyCommand, WordsOption, mapping
+from valkyrie.config.permissions import outside
+from valkyrie.config.schema import allowed_names
+from valkyrie.config.values import effective
 from valkyrie.domain import may_be_id
+from valkyrie.errors import UsageError, ValkyrieError
 from valkyrie.report.formats import safe
 from valkyrie.text import read_regular
 
@@ -154,9 +159,7 @@ def verb(name: str, *, examples: str = "") -> Callable[[Callable[..., int | None
 @contextmanager
 def tracker(*, to_start: bool = False) -> Iterator[Tracker]:
     """The platform's verbs, let go of at the end; `to_start` warms an executor up meanwhile."""
-    from valkyrie.tracker import open_tracker
-
-    opened = open_tracker(to_start=to_start)
+    opened = valkyrie.tracker.open_tracker(to_start=to_start)
     try:
         yield opened
     finally:
@@ -164,8 +167,6 @@ def tracker(*, to_start: bool = False) -> Iterator[Tracker]:
 
 
 def _complete_run(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from valkyrie.errors import ValkyrieError
-
     try:
         with tracker() as opened:
             runs, jobs = opened.list(views.RunFilter()).runs, opened.list_jobs(views.JobFilter()).jobs
@@ -280,9 +281,6 @@ def pass_env_option(function: Decorated) -> Decorated:
 
 
 def _allowed_names(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    from valkyrie.config.permissions import allowed_names
-    from valkyrie.config.values import effective
-
     configured = effective("pass_env").value
     return tuple(sorted(allowed_names(value, str(configured) if configured else None)))
 
@@ -373,9 +371,6 @@ def own_folder(name: str | Path) -> Path:
 
     It may have come with the repository, and what is written to it would land anywhere.
     """
-    from valkyrie.config.permissions import outside
-    from valkyrie.errors import UsageError
-
     folder = Path(name)
     if (real := outside(folder, Path.cwd())) is not None:
         raise UsageError(
@@ -476,7 +471,6 @@ def with_configured(
     *, intervals: tuple[int, ...], webhook: str | None, webhook_url: str | None, webhook_key: str | None
 ) -> dict[str, Any]:
     """What was given, and what the config file says where nothing was."""
-    from valkyrie.config.values import effective
 
     def configured(name: str) -> str | None:
         value = effective(name).value

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import select
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from sandboxes.registry import as_typed
 from valkyrie.report.formats import Table, TerminalStyle, panel, printable, printable_json, safe
 
 SCHEMA_VERSION = 1
+_PROGRAM = re.compile(r"(?<![^\s])(?:valk|valkyrie)(?= )")
+"""The program's name where a command begins; options and texts are never called so in panels."""
 
 
 def wants_color(*, no_color: bool = False) -> bool:
@@ -30,11 +35,26 @@ def write_json(kind: str, **fields: Any) -> str:
 
 def reader_left() -> bool:
     """Whether nobody reads stdout any more, as `head` does when it has enough."""
-    import select
-
     pipe = select.poll()
     pipe.register(sys.stdout, 0)
     return bool(pipe.poll(0))
+
+
+def as_typed(command: str) -> str:
+    """Return a command line that begins with `valk` or `valkyrie` as it works in the caller's shell.
+
+    Where the name on PATH is not this program, its own path stands there instead.
+    """
+    return _PROGRAM.sub(lambda found: _program(found[0], whole="cd " in command), command)
+
+
+def _program(name: str, *, whole: bool) -> str:
+    own = Path(sys.executable).parent / name
+    on_path = shutil.which(name)
+    if not own.exists() or (on_path is not None and Path(on_path).resolve() == own.resolve()):
+        return name
+    below = os.path.relpath(own)
+    return shlex.quote(str(own) if whole or below.startswith(os.pardir) else below)
 
 
 class Output:

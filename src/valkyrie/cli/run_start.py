@@ -28,6 +28,7 @@ from valkyrie.cli.options import (
 )
 from valkyrie.cli.output import Output
 from valkyrie.cli.vocabulary import Pairs, split_agent
+from valkyrie.config.values import config_path, effective
 from valkyrie.domain import ABORT_AFTER, DEFAULT_PRIORITY
 from valkyrie.errors import InfrastructureError, UserError
 from valkyrie.report.formats import NONE, plural, safe, short_id
@@ -289,8 +290,6 @@ def _request(
     no_store_secrets: bool,
     **given: Any,
 ) -> RunRequest:
-    from valkyrie.config.values import effective
-
     return RunRequest(
         slice=slice_,
         task_ids=chosen_tasks(task_ids, task_ids_file),
@@ -314,8 +313,6 @@ def spec_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def default_provider() -> str:
     """The provider of environment or config file, refused in the name of the place it comes from."""
-    from valkyrie.config.values import config_path, effective
-
     found = effective("default_provider")
     name = str(found.value or "local")
     if name not in PROVIDERS:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from valkyrie.compare.views import AgentSummary, Comparison, ComparisonBound, TaskResult, Verdict
 from valkyrie.domain import Json, TrialState
-from valkyrie.report.statistics import SURE, Paired, holm, mean, needed, paired, surely_alike
+from valkyrie.report.statistics.intervals import mean
+from valkyrie.report.statistics.paired import SURE, Paired, holm, paired, surely_alike
+from valkyrie.report.statistics.power import needed
 
 if TYPE_CHECKING:
     from valkyrie.views import TrialView

@@ -34,11 +34,9 @@ from valkyrie.compare.words import sentence
 from valkyrie.domain import Json, RunState, TrialState, ended_by_agent, worst_score
 from valkyrie.errors import UsageError
 from valkyrie.report.formats import run_mark, safe, short_id
-from valkyrie.report.statistics import (
-    Interval,
+from valkyrie.report.statistics.intervals import Interval, mean_interval, means_interval
+from valkyrie.report.statistics.power import (
     disagreement,
-    mean_interval,
-    means_interval,
     pass_all,
     pass_all_interval,
     pass_at,

@@ -32,9 +32,9 @@ from valkyrie.report.formats import (
     score_cell,
     second_tries_text,
     short_id,
+    spread_text,
     tampering_text,
 )
-from valkyrie.report.run_details import spread_text
 
 if TYPE_CHECKING:
     from valkyrie.views import RunView, TokensView

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from valkyrie.domain import Json
-from valkyrie.report.statistics import Needed
 from valkyrie.report.statistics.anytime import AnytimeStanding
+from valkyrie.report.statistics.power import Needed
 
 Metric = Literal["score", "pass"]
 Verdict = Literal["better", "worse", "unclear", "same", "nothing"]

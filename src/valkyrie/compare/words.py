@@ -13,8 +13,9 @@ from valkyrie.compare.views import Comparison, ComparisonBound
 from valkyrie.domain import Json
 from valkyrie.errors import UsageError
 from valkyrie.report.formats import plural
-from valkyrie.report.statistics import FEW_FAMILIES, SURE, NoWorse, unseen_share, within_margin
 from valkyrie.report.statistics.anytime import AnytimeStanding, DecidedOutcome
+from valkyrie.report.statistics.intervals import FEW_FAMILIES, unseen_share
+from valkyrie.report.statistics.paired import SURE, NoWorse, within_margin
 
 
 def anytime_sentence(one: Comparison) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from valkyrie.config.schema import (
     OLD_PROVIDER_SECRETS,
     SANDBOX_PROVIDERS,
@@ -47,8 +49,6 @@ def older_pairs(root: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _below(node: Any) -> Iterator[tuple[Any, Any]]:
-    import yaml
-
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         if key.value == "credentials":
             yield from _below(value)
@@ -60,8 +60,6 @@ def older_notices(root: Any) -> list[str]:
     """Return what was read otherwise than it is written."""
     return [f"{key.value} {_BECAME[key.value]}." for key, _ in root.value if key.value in _BECAME]
 
-
-# The config file as text: read with line numbers, changed a few lines at a time, replaced whole.
 
 MOST_BYTES = 8 << 20
 Lines = tuple[int, int]
@@ -80,7 +78,56 @@ class Held:
     """How far a map's entries are indented; of a key, how far it is itself."""
 
 
-def read(path: Path) -> str:
+class ConfigFile:
+    """The file at a path, which need not be there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def held(self) -> dict[str, Held]:
+        """Return every key and map the file has, checked; UserError names file and line of what is wrong."""
+        return parse(_read(self._path), self._path)
+
+    def notices(self) -> list[str]:
+        """Return what of the file is read otherwise than it is written."""
+        root = _compose(_read(self._path), self._path)
+        return older_notices(root) if root else []
+
+    def write_keys(self, values: Mapping[str, Value | None]) -> None:
+        """Replace the lines of some keys, append them, or (None) take them out: all of them or none."""
+        self._edit([_key_edit(name, value) for name, value in values.items()])
+
+    def write_entry(self, name: str, key: str, value: Entry, *, remove: bool = False) -> None:
+        """Replace the lines of a map's entry, append them, or take them out."""
+
+        def wanted(old: dict[str, Entry]) -> dict[str, Entry] | None:
+            left = {known: entry for known, entry in old.items() if known != key or not remove}
+            return (left or None) if remove else {**left, key: value}
+
+        def change(lines: list[str], held: Held | None) -> None:
+            new = wanted(_entries(held))
+            if held is None or not held.entries or new is None:
+                first, after = held.lines if held else (len(lines), len(lines))
+                lines[first:after] = [_dumped(name, new)] if new else []
+                return
+            end = held.lines[1]
+            first, after = held.entries.get(key, (end, end))
+            lines[first:after] = [] if remove else [_indented(_dumped(key, value), held.column)]
+
+        self._edit([_Edit(name, lambda held: wanted(_entries(held)), change)])
+
+    def _edit(self, edits: Sequence[_Edit]) -> None:
+        """Change lines under a lock; nothing is written unless each key then says just what is wanted."""
+        target = self._path.resolve()
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _locked(target.parent):
+            text = _read(target)
+            for edit in edits:
+                text = _edited(text, edit, self._path)
+            _replace(target, text)
+
+
+def _read(path: Path) -> str:
     """The file's text; nothing when there is none."""
     try:
         return read_regular(path, MOST_BYTES).decode("utf-8")
@@ -126,18 +173,10 @@ def _with_older_provider(found: dict[str, Held], older: dict[str, Held]) -> dict
     return {**found, SANDBOX_PROVIDERS: merged}
 
 
-def notices(text: str, path: Path) -> list[str]:
-    """Return what of the file is read otherwise than it is written."""
-    root = _compose(text, path)
-    return older_notices(root) if root else []
-
-
 def _compose(text: str, path: Path) -> Any:
     """The file as a node; None when it says nothing."""
     if not text.strip():
         return None
-    import yaml
-
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
@@ -151,8 +190,6 @@ def _compose(text: str, path: Path) -> Any:
 
 
 def _map(setting: Map, node: Any, lines: Lines, path: Path) -> Held:
-    import yaml
-
     if isinstance(node, yaml.ScalarNode) and node.value in ("", "~", "null"):
         return Held({}, lines)
     if not isinstance(node, yaml.MappingNode):
@@ -171,15 +208,11 @@ def _map(setting: Map, node: Any, lines: Lines, path: Path) -> Held:
 
 
 def _plain(node: Any) -> object:
-    import yaml
-
     return yaml.constructor.SafeConstructor().construct_document(node)
 
 
 def _after(node: Any) -> int:
     """The line after a node's last one; comments below a block belong to what follows."""
-    import yaml
-
     while isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         node = last[1] if isinstance(last, tuple) else last
@@ -188,8 +221,6 @@ def _after(node: Any) -> int:
 
 @contextmanager
 def _blamed_on(path: Path, node: Any, prefix: str = "") -> Iterator[None]:
-    import yaml
-
     try:
         yield
     except yaml.YAMLError as error:
@@ -206,8 +237,6 @@ def _wrong(path: Path, message: str, mark: Any) -> UserError:
 
 def read_registry(path: Path) -> dict[str, Entry]:
     """A file of services in YAML or JSON: `name: url` or `name: {url, grading}`, perhaps below `services`."""
-    import yaml
-
     services = find_map(SERVICES)
     try:
         held = yaml.safe_load(read_regular(path, MOST_BYTES).decode("utf-8")) or {}
@@ -223,11 +252,6 @@ def read_registry(path: Path) -> dict[str, Entry]:
         raise UserError(f"Service registry {path}: {reason}.", cause="config") from None
 
 
-def write_keys(path: Path, values: Mapping[str, Value | None]) -> None:
-    """Replace the lines of some keys, append them, or (None) take them out: all of them or none."""
-    _edit(path, [_key_edit(name, value) for name, value in values.items()])
-
-
 def _key_edit(name: str, value: Value | None) -> _Edit:
     def change(lines: list[str], held: Held | None) -> None:
         first, after = held.lines if held else (len(lines), len(lines))
@@ -237,33 +261,11 @@ def _key_edit(name: str, value: Value | None) -> _Edit:
     return _Edit(name, lambda _: value, change)
 
 
-def write_entry(path: Path, name: str, key: str, value: Entry, *, remove: bool = False) -> None:
-    """Replace the lines of a map's entry, append them, or take them out."""
-
-    def wanted(old: dict[str, Entry]) -> dict[str, Entry] | None:
-        left = {known: entry for known, entry in old.items() if known != key or not remove}
-        return (left or None) if remove else {**left, key: value}
-
-    def change(lines: list[str], held: Held | None) -> None:
-        new = wanted(_entries(held))
-        if held is None or not held.entries or new is None:
-            first, after = held.lines if held else (len(lines), len(lines))
-            lines[first:after] = [_dumped(name, new)] if new else []
-            return
-        end = held.lines[1]
-        first, after = held.entries.get(key, (end, end))
-        lines[first:after] = [] if remove else [_indented(_dumped(key, value), held.column)]
-
-    _edit(path, [_Edit(name, lambda held: wanted(_entries(held)), change)])
-
-
 def _entries(held: Held | None) -> dict[str, Entry]:
     return held.value if held and isinstance(held.value, dict) else {}
 
 
 def _dumped(name: str, value: object) -> str:
-    import yaml
-
     return str(
         yaml.safe_dump(
             {name: value}, allow_unicode=True, width=100_000, sort_keys=False, default_flow_style=False
@@ -282,17 +284,6 @@ class _Edit:
     name: str
     wanted: Callable[[Held | None], Value | dict[str, Entry] | None]
     change: Callable[[list[str], Held | None], None]
-
-
-def _edit(path: Path, edits: Sequence[_Edit]) -> None:
-    """Change lines under a lock; nothing is written unless each key then says just what is wanted."""
-    target = path.resolve()
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _locked(target.parent):
-        text = read(target)
-        for edit in edits:
-            text = _edited(text, edit, path)
-        _replace(target, text)
 
 
 def _edited(text: str, edit: _Edit, path: Path) -> str:

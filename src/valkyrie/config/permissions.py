@@ -7,26 +7,8 @@ config file (`pass_env`) are the only places that allow something.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-
-from benchmark_service.environment import REDIRECTING, RedirectionKind, is_redirecting, redirection
-from valkyrie.errors import UsageError
-
-__all__ = [
-    "REDIRECTING",
-    "Allowance",
-    "RedirectionKind",
-    "allowed_names",
-    "configured_names",
-    "is_redirecting",
-    "outside",
-    "redirection",
-]
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +23,6 @@ class Allowance:
     def variables(self) -> dict[str, str]:
         """Return the allowed variables that are set, with their values."""
         return {name: os.environ[name] for name in self.names if name in os.environ}
-
-
-def allowed_names(flags: Iterable[str], config: str | Iterable[str] | None = None) -> frozenset[str]:
-    """Return the variables that may be given to what asks: of `--pass-env` and of the config file."""
-    configured = config.split(",") if isinstance(config, str) else config or ()
-    words = [word.strip() for word in (*flags, *configured)]
-    for word in words:
-        if word and not _NAME.fullmatch(word):
-            raise UsageError(f"--pass-env {word!r}: this is not the name of an environment variable.")
-    return frozenset(filter(None, words))
-
-
-def configured_names(text: str) -> str:
-    """Return a list of variables with commas in one form; ValueError when one of them is no name."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if wrong := next((word for word in words if not _NAME.fullmatch(word)), None):
-        raise ValueError(f"{wrong!r} is not the name of an environment variable")
-    return ",".join(dict.fromkeys(words))
 
 
 def outside(path: Path, *roots: Path) -> Path | None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from valkyrie.config.permissions import configured_names
 from valkyrie.errors import UsageError
 from valkyrie.text import did_you_mean
 
@@ -17,6 +16,7 @@ Value = str | int | float
 Entry = str | dict[str, str] | None
 """One entry of a map, as plain data."""
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(:[0-9]{1,5})?")
 GRADINGS = ("text", "sandbox")
 LONGEST_CREDENTIAL = 8192
@@ -227,6 +227,24 @@ def matching(pattern: str, wanted: str) -> Callable[[str], str]:
         return text
 
     return check
+
+
+def allowed_names(flags: Iterable[str], config: str | Iterable[str] | None = None) -> frozenset[str]:
+    """Return the variables that may be given to what asks: of `--pass-env` and of the config file."""
+    configured = config.split(",") if isinstance(config, str) else config or ()
+    words = [word.strip() for word in (*flags, *configured)]
+    for word in words:
+        if word and not _VARIABLE.fullmatch(word):
+            raise UsageError(f"--pass-env {word!r}: this is not the name of an environment variable.")
+    return frozenset(filter(None, words))
+
+
+def configured_names(text: str) -> str:
+    """Return a list of variables with commas in one form; ValueError when one of them is no name."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if wrong := next((word for word in words if not _VARIABLE.fullmatch(word)), None):
+        raise ValueError(f"{wrong!r} is not the name of an environment variable")
+    return ",".join(dict.fromkeys(words))
 
 
 # What can be configured: keys with one value, maps with an entry per name.
@@ -503,26 +521,3 @@ def find_map(name: str) -> Map:
     if isinstance(found, Key):
         raise UsageError(f"{found.name} is one value, not a map: see `valk config set`.", cause="config")
     return found
-
-
-__all__ = [
-    "AUTH",
-    "AWS_KEYS",
-    "GRADINGS",
-    "KEYS",
-    "MAPS",
-    "MODES",
-    "NO_LOGS",
-    "OLD_PROVIDER_SECRETS",
-    "REQUIRED",
-    "SANDBOX_PROVIDERS",
-    "SERVICES",
-    "Entry",
-    "Key",
-    "Map",
-    "Value",
-    "check_url",
-    "find_key",
-    "find_map",
-    "find_setting",
-]

@@ -6,9 +6,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from valkyrie.config import file as config_file
 from valkyrie.config.schema import (
     AUTH,
     AWS_KEYS,
@@ -29,6 +28,9 @@ from valkyrie.config.schema import (
     networks_in,
 )
 from valkyrie.errors import UsageError, UserError
+
+if TYPE_CHECKING:
+    from valkyrie.config.file import ConfigFile, Held
 
 FETCH_PREFIX = "VALKYRIE_FETCH_"
 """Before names of variables that an executor hands on to npm, pip and uv and does not heed itself."""
@@ -60,9 +62,6 @@ def database_url() -> str | None:
     return os.environ.get("VALKYRIE_DATABASE_URL") or None
 
 
-# The config file: known keys and maps, read whole, changed one at a time. Environment > file > default.
-
-
 @dataclass(frozen=True, slots=True)
 class Effective:
     """The value in force, and where it comes from."""
@@ -79,9 +78,24 @@ class Effective:
 
 def load(path: Path | None = None) -> dict[str, Value]:
     """The keys the file sets, checked; an absent file says nothing."""
-    path = path or config_path()
-    found = config_file.parse(config_file.read(path), path)
-    return {name: held.value for name, held in found.items() if not isinstance(held.value, dict)}
+    return {name: held.value for name, held in _held(path).items() if not isinstance(held.value, dict)}
+
+
+def _held(path: Path | None) -> Mapping[str, Held]:
+    """Return what the file says; where there is none, nothing that reads YAML is loaded."""
+    try:
+        (path or config_path()).stat()
+    except FileNotFoundError:
+        return {}
+    except OSError:
+        pass  # the reader says what is wrong
+    return _file(path).held()
+
+
+def _file(path: Path | None) -> ConfigFile:
+    from valkyrie.config.file import ConfigFile
+
+    return ConfigFile(path or config_path())
 
 
 def effective(name: str, path: Path | None = None) -> Effective:
@@ -116,7 +130,7 @@ def set_value(name: str, raw: str, path: Path | None = None) -> Effective:
     """Write one key; the rest of the file, comments included, stays as it is."""
     key = find_key(name)
     value = _parsed(key, raw)
-    config_file.write_keys(path or config_path(), {key.name: value})
+    _file(path).write_keys({key.name: value})
     return Effective(key, value, "file")
 
 
@@ -124,7 +138,7 @@ def change(values: Mapping[str, Value | None], path: Path | None = None) -> None
     """Write some keys, or (None) take them out of the file: all of them or none."""
     found = {find_key(name): value for name, value in values.items()}
     parsed = {key.name: None if value is None else _parsed(key, value) for key, value in found.items()}
-    config_file.write_keys(path or config_path(), parsed)
+    _file(path).write_keys(parsed)
 
 
 def _parsed(key: Key, raw: object) -> Value:
@@ -136,8 +150,7 @@ def _parsed(key: Key, raw: object) -> Value:
 
 def remove(name: str, path: Path | None = None) -> bool:
     """Take one key out of the file; False when it was not in it. What the mode needs stays."""
-    key, path = find_key(name), path or config_path()
-    held = load(path)
+    key, held = find_key(name), load(path)
     if key.name not in held:
         return False
     mode = str(held.get("mode", MODES[0]))
@@ -147,20 +160,18 @@ def remove(name: str, path: Path | None = None) -> bool:
             "this machine, and `valk config set` changes it.",
             cause="config",
         )
-    config_file.write_keys(path, {key.name: None})
+    _file(path).write_keys({key.name: None})
     return True
 
 
 def notices(path: Path | None = None) -> list[str]:
     """Return what of the file is read otherwise than it is written: names and forms of earlier programs."""
-    path = path or config_path()
-    return config_file.notices(config_file.read(path), path)
+    return _file(path).notices()
 
 
 def mapping(name: str, path: Path | None = None) -> dict[str, Any]:
     """The entries of a map, checked plain data; empty when the file has none."""
-    found, path = find_map(name), path or config_path()
-    held = config_file.parse(config_file.read(path), path).get(found.name)
+    held = _held(path).get(find_map(name).name)
     return dict(held.value) if held and isinstance(held.value, dict) else {}
 
 
@@ -171,23 +182,27 @@ def set_entry(name: str, key: str, value: Entry, path: Path | None = None) -> En
         entry = found.entry(key, value)
     except ValueError as error:
         raise UsageError(f"{error}.", cause="config") from None
-    config_file.write_entry(path or config_path(), found.name, key, entry)
+    _file(path).write_entry(found.name, key, entry)
     return entry
 
 
 def remove_entry(name: str, key: str, path: Path | None = None) -> bool:
     """Take one entry out of a map; False when it was not in it."""
-    found, path = find_map(name), path or config_path()
+    found = find_map(name)
     if key not in mapping(found.name, path):
         return False
-    config_file.write_entry(path, found.name, key, None, remove=True)
+    _file(path).write_entry(found.name, key, None, remove=True)
     return True
 
 
 def registry(path: Path | None = None) -> dict[str, Any]:
     """The services the registry file (key `service_registry`) names, as custom_benchmark_services does."""
     file = effective("service_registry", path).value
-    return dict(config_file.read_registry(Path(str(file)))) if file else {}
+    if not file:
+        return {}
+    from valkyrie.config.file import read_registry
+
+    return dict(read_registry(Path(str(file))))
 
 
 def masked(credential: str) -> str:

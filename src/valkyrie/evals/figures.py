@@ -13,7 +13,7 @@ from typing import Any
 from valkyrie.compare.summary import AgentSummary, Metric, summarise
 from valkyrie.domain import COUNTED_AS_ZERO, RunState, TrialState
 from valkyrie.evals.results import SpecResult, StimulusResult, TrialResult
-from valkyrie.report.statistics import (
+from valkyrie.report.statistics.power import (
     disagreement,
     pass_all,
     pass_all_interval,

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from valkyrie.text import no_command as no_command
 from valkyrie.text import printable as printable
@@ -202,6 +202,7 @@ def wrapped(value: str, room: int | None) -> list[str]:
 
 BAR_CELLS = 30
 _CODES = 3
+_MOSTLY, _HARDLY = 0.75, 0.25
 NONE = "—"
 DAGGER = "†"
 OPEN = "open to tampering"
@@ -410,6 +411,19 @@ def tampering_text(count: int, total: int, *, tasks: bool = True) -> str:
     return f"{count} of {what} {'is' if count == 1 else 'are'} graded in the sandbox the agent left: {OPEN}"
 
 
+def spread_text(found: Mapping[str, Any]) -> str:
+    """`83 % between tasks, 17 % between trials: more tasks help, more trials do not`."""
+    share = float(found["between_tasks_share"])
+    if share >= _MOSTLY:
+        advice = "more tasks help, more trials do not"
+    elif share <= _HARDLY:
+        advice = "more trials help nearly as much as more tasks"
+    else:
+        advice = "more tasks help most, more trials help too"
+    tasks = round(100 * share)
+    return f"{tasks} % between tasks, {100 - tasks} % between trials: {advice}"
+
+
 def _graded_value(score: ScoreView, remark: str = "") -> str:
     text = number(score.score_graded, fraction=score.fraction) + remark
     return text if score.interval is None else f"{text} (95 % interval {interval(score)})"
@@ -436,8 +450,6 @@ def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
         rest.append(("score_confirmed", UNKNOWN))
     rest.append(("coverage", coverage_text(score)))
     if score.spread is not None:
-        from valkyrie.report.run_details import spread_text
-
         rest.append(("spread", spread_text(score.spread)))
     if score.second_tries:
         rest.append(("tries", second_tries_text(score.second_tries)))

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from valkyrie import views
 from valkyrie.artifact_store.protocol import run_prefix
 from valkyrie.domain import DEFAULT_ORG, SECOND_TRIES, Category, JobState, Json, RunState, TrialState
-from valkyrie.report.run_details import spread_json
-from valkyrie.report.statistics import counted_interval, mean_interval
+from valkyrie.report.statistics.intervals import counted_interval, mean_interval
+from valkyrie.report.statistics.power import spread_json
 from valkyrie.schedule.policy import policy_for
 from valkyrie.store.counters import RunScores, run_scores, state_counts
 from valkyrie.store.schema import ERROR_COUNTERS

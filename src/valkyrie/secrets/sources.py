@@ -16,8 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from benchmark_service.environment import Dotenv, parse_dotenv
-from valkyrie.config.permissions import is_redirecting, redirection
+from benchmark_service.environment import Dotenv, is_redirecting, parse_dotenv, redirection
 from valkyrie.errors import MissingSecretError, UsageError, UserError
 from valkyrie.trust import foreign_owner, is_trusted_folder
 

@@ -16,7 +16,7 @@ from valkyrie.benchmarks.service.address import ServiceAddress, custom_service, 
 from valkyrie.domain import SECOND_TRIES, Json, RunState, TrialState
 from valkyrie.errors import StoreError, UsageError, UserError, ValkyrieError
 from valkyrie.report.formats import plural
-from valkyrie.report.run_details import planned_gaps
+from valkyrie.report.statistics.power import planned_gaps
 from valkyrie.secrets import delivery
 from valkyrie.store import executors, runs, trials
 from valkyrie.store.runs import past_scores

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from benchmark_service.environment import redirection
 from sandboxes.registry import PROVIDERS
 from valkyrie import secrets
 from valkyrie.agents import PreparedAgent
@@ -17,7 +18,6 @@ from valkyrie.agents.catalog import KeyGroup
 from valkyrie.benchmarks.service import address
 from valkyrie.benchmarks.service.address import HOSTED, check_headers
 from valkyrie.config import values as config
-from valkyrie.config.permissions import redirection
 from valkyrie.domain import Json
 from valkyrie.errors import MissingSecretError, UsageError, UserError
 from valkyrie.secrets.delivery import with_credentials, with_headers, with_hooks, with_settings

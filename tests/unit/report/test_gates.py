@@ -9,8 +9,8 @@ import pytest
 from valkyrie.compare.views import Comparison
 from valkyrie.compare.words import Margin, hold_against, is_worse, no_worse_gate, read_margin, worse_gate
 from valkyrie.errors import UsageError
-from valkyrie.report.statistics import NoWorse, paired
 from valkyrie.report.statistics.anytime import AnytimeStanding
+from valkyrie.report.statistics.paired import NoWorse, paired
 
 ORDER = [NoWorse.NO_WORSE, NoWorse.CANT_TELL, NoWorse.WORSE]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from valkyrie.report.run_details import gaps_text, planned_gaps, spread_json, spread_text
+from valkyrie.report.formats import spread_text
+from valkyrie.report.run_details import gaps_text
+from valkyrie.report.statistics.power import planned_gaps, spread_json
 
 
 def test_a_plan_says_which_gaps_it_can_show() -> None:

@@ -12,19 +12,24 @@ import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from valkyrie.report.statistics import (
+from valkyrie.report.statistics.intervals import (
+    chance_below,
     counted_interval,
+    lower_limit,
+    mean_interval,
+    means_interval,
+    t_95,
+    unseen_share,
+)
+from valkyrie.report.statistics.power import (
     detectable,
     disagreement,
-    mean_interval,
     pass_all,
     pass_all_interval,
     pass_at,
     pass_at_interval,
     spread,
-    unseen_share,
 )
-from valkyrie.report.statistics.intervals import chance_below, lower_limit, means_interval, t_95
 
 CREDIT = st.one_of(st.sampled_from([0.0, 0.25, 1 / 3, 0.5, 1.0]), st.floats(0, 1))
 TALLY = st.integers(1, 6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))

@@ -10,17 +10,17 @@ import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from valkyrie.report.statistics import (
+from valkyrie.report.statistics.paired import (
     NoWorse,
     Paired,
     differences,
     holm,
     mcnemar,
-    needed,
     no_worse_than,
     paired,
     sign_flip,
 )
+from valkyrie.report.statistics.power import needed
 
 CREDIT = st.sampled_from([0.0, 0.25, 1 / 3, 0.5, 0.75, 1.0])
 SCORE = st.one_of(CREDIT, st.floats(0, 1))

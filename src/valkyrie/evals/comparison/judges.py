@@ -18,7 +18,7 @@ from valkyrie.grade.judges import shared_client
 from valkyrie.grade.judges.config import read_pairwise
 from valkyrie.grade.judges.evidence import ask_for_preference
 from valkyrie.grade.protocol import GraderInput, JudgeDefaults
-from valkyrie.report.statistics import mean
+from valkyrie.report.statistics.intervals import mean
 from valkyrie.specs.model import EvalSpec, GraderSpec, Stimulus
 from valkyrie.trajectory.json_fields import TrajectoryError
 from valkyrie.trajectory.records import from_record

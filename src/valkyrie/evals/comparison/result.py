@@ -26,8 +26,8 @@ from valkyrie.report.formats import (
     plural,
     safe,
 )
-from valkyrie.report.statistics import SURE, differences, holm, mcnemar, mean, sign_flip
-from valkyrie.report.statistics.intervals import means_interval, variance
+from valkyrie.report.statistics.intervals import mean, means_interval, variance
+from valkyrie.report.statistics.paired import SURE, differences, holm, mcnemar, sign_flip
 from valkyrie.trajectory.json_fields import TrajectoryError
 from valkyrie.trajectory.records import from_record
 from valkyrie.trajectory.transcript import Measures

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from valkyrie.domain import Json
 from valkyrie.report.statistics.intervals import (
     Interval,
     mean,
@@ -15,9 +16,11 @@ from valkyrie.report.statistics.intervals import (
     variance,
 )
 
+ByTask = Mapping[str, Sequence[float]]
 POWER = 0.8
 ALPHA = 0.05
 _Z_POWER = 0.8416212335729143
+_SIZES = (30, 100, 300, 1000, 3000, 10_000)
 _MOST = 1_000_000
 """Nobody runs more; such a number would only look exact."""
 
@@ -267,3 +270,33 @@ def _interval(values: Sequence[float], families: Sequence[str] | None) -> Interv
     tasks = {str(number): [value] for number, value in enumerate(values)}
     known = {str(number): family for number, family in enumerate(families)}
     return mean_interval(tasks, families=known)[0]
+
+
+def planned_gaps(tasks: int, trials: int, past: Sequence[ByTask] = ()) -> Json:
+    """Return which true gaps between two agents a run of so many tasks shows 4 times in 5, as data.
+
+    `past` are scores of earlier runs by task, one item for each agent. Those with several trials of a task
+    say how much trials and tasks vary; without them the range is that of usual benchmarks.
+    """
+    known = [found for found in map(spread, past) if found.within is not None and found.tasks > 1]
+    within = mean([found.within or 0.0 for found in known]) if known else None
+    between = mean([found.between for found in known]) if known else None
+    more = next((size for size in _SIZES if size > tasks * 1.5), tasks * 4)
+
+    def gaps(count: int) -> Json:
+        low, high = detectable(count, trials, within=within, between=between)
+        return {"tasks": count, "trials": trials, "low": round(low, 4), "high": round(high, 4)}
+
+    return {**gaps(tasks), "more": gaps(more), "past_agents": len(known)}
+
+
+def spread_json(by_task: ByTask) -> Json | None:
+    """Return where the uncertainty of a score comes from; None where no task has two trials."""
+    found = spread(by_task)
+    if found.within is None or found.between_share is None:
+        return None
+    return {
+        "between_tasks": found.between,
+        "between_trials": found.within,
+        "between_tasks_share": found.between_share,
+    }
