@@ -18,7 +18,7 @@ from valkyrie.config import file
 from valkyrie.errors import UsageError, ValkyrieError
 from valkyrie.secrets.sources import LONGEST_VALUE, SecretStore
 from valkyrie.specs.model import SpecError
-from valkyrie.specs.yaml_places import load_yaml
+from valkyrie.specs.yaml_nodes import load_yaml
 from valkyrie.text import read_regular, shorten_names
 
 DEEP = "[" * 5000 + "]" * 5000

@@ -22,7 +22,7 @@ from valkyrie.cli.vocabulary import Pairs, WordsOption, split_agent
 from valkyrie.errors import UsageError
 from valkyrie.evals.plan import EvalRequest
 from valkyrie.evals.shards import check_run_id
-from valkyrie.specs.fields import parse_duration
+from valkyrie.specs.model import parse_duration
 
 if TYPE_CHECKING:
     from valkyrie.evals.plan import EvalItem

@@ -21,8 +21,8 @@ from valkyrie.evals.stored_results import skipped_eval
 from valkyrie.grade.judges.panel import endpoints
 from valkyrie.report.formats import Column, Table, plural, safe
 from valkyrie.report.run_details import gaps_text
-from valkyrie.specs.discovery import discover, fits, parse_tags, suite_files, suite_of
 from valkyrie.specs.model import Project
+from valkyrie.specs.project import discover, fits, parse_tags, suite_files, suite_of
 from valkyrie.text import did_you_mean
 from valkyrie.tracker.local import LocalTracker
 

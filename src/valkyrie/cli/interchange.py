@@ -20,8 +20,7 @@ from valkyrie.evals.export.formats import ExportRequest, find_exporter
 from valkyrie.evals.export.sources import KeptFiles, from_folders, from_tracker
 from valkyrie.ingest import sources
 from valkyrie.report.formats import plural, safe, short_id
-from valkyrie.specs.discovery import choose_stimuli, parse_tags
-from valkyrie.specs.project import find_project
+from valkyrie.specs.project import choose_stimuli, find_project, parse_tags
 from valkyrie.specs.reader import read_spec
 from valkyrie.views import to_json
 

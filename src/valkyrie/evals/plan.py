@@ -31,9 +31,8 @@ from valkyrie.errors import UsageError
 from valkyrie.evals.lint.rules import LintOptions
 from valkyrie.evals.lint.specs import lint_spec, lint_spec_file, unsupported
 from valkyrie.grade import judges as judge_models
-from valkyrie.specs.discovery import find_skills
 from valkyrie.specs.model import EvalSpec, Finding, SpecError, Stimulus
-from valkyrie.specs.project import key_files
+from valkyrie.specs.project import find_skills, key_files
 from valkyrie.specs.reader import BASE, Read
 from valkyrie.views import RunRequest
 from valkyrie.views.requests import VerifyChoice
@@ -231,8 +230,6 @@ def _shown(variable: str, name: str) -> str:
 def _flag(variable: str, name: str) -> str:
     return f"--pass-env {variable}" if variable == name else f"-s {variable} {name}"
 
-
-# From what was asked to runs of the engine: specs read and checked, agents chosen, nothing started.
 
 MOCK = "mock"
 _OF_EXECUTORS = ("unknown-executor", "unsupported-executor")

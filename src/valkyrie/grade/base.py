@@ -15,8 +15,7 @@ from valkyrie.domain import Json
 from valkyrie.errors import GraderError, UsageError
 from valkyrie.grade.js_regex import JsRegex, bounded_searching
 from valkyrie.grade.protocol import GraderInput, GraderResult, Need
-from valkyrie.specs.fields import parse_duration
-from valkyrie.specs.model import Finding, GraderSpec, SpecError
+from valkyrie.specs.model import Finding, GraderSpec, SpecError, parse_duration
 from valkyrie.text import did_you_mean
 
 _Value = TypeVar("_Value")

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from valkyrie.domain import Json
 from valkyrie.errors import ValkyrieError
-from valkyrie.specs.fields import format_duration
-from valkyrie.specs.model import Constraints, GraderSpec, Stimulus
+from valkyrie.specs.model import Constraints, GraderSpec, Stimulus, format_duration
 from valkyrie.trajectory.transcript import Transcript
 
 Kind = Literal["code", "llm"]

@@ -15,13 +15,11 @@ from typing import Any
 from valkyrie.config.permissions import Allowance
 from valkyrie.domain import Json
 from valkyrie.errors import UsageError
-from valkyrie.specs.discovery import find_evals
-from valkyrie.specs.fields import Fields, Node, Notes
 from valkyrie.specs.model import Finding, Project, SourceLocation, SpecError
-from valkyrie.specs.project import find_project
+from valkyrie.specs.project import find_evals, find_project
 from valkyrie.specs.reader import BASE, Variables, patched_document
 from valkyrie.specs.stimuli import with_environment
-from valkyrie.specs.yaml_places import load_yaml
+from valkyrie.specs.yaml_nodes import Fields, Node, Notes, load_yaml
 from valkyrie.text import did_you_mean
 
 MISSING = object()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from valkyrie.config.permissions import Allowance
 from valkyrie.domain import Json
-from valkyrie.specs.fields import Fields, Node, Notes, from_data, overlay, with_entries
 from valkyrie.specs.model import (
     Defaults,
     EvalSpec,
@@ -31,7 +30,17 @@ from valkyrie.specs.stimuli import (
     read_tags,
     with_environment,
 )
-from valkyrie.specs.yaml_places import load_yaml, parse_yaml, resolve
+from valkyrie.specs.yaml_nodes import (
+    Fields,
+    Node,
+    Notes,
+    from_data,
+    load_yaml,
+    overlay,
+    parse_yaml,
+    resolve,
+    with_entries,
+)
 from valkyrie.text import did_you_mean
 
 _VARIABLE = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)(?:=([^{}]*))?\}")

@@ -10,7 +10,6 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from valkyrie.domain import Json
-from valkyrie.specs.fields import Fields, Node, Notes, duration_of, text_of, texts_of, with_entries
 from valkyrie.specs.model import (
     DEFAULT_COMMAND_TIMEOUT_S,
     Constraints,
@@ -22,6 +21,7 @@ from valkyrie.specs.model import (
     Stimulus,
     WorkspaceRepository,
 )
+from valkyrie.specs.yaml_nodes import Fields, Node, Notes, duration_of, text_of, texts_of, with_entries
 from valkyrie.text import did_you_mean
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

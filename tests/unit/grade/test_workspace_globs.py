@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from valkyrie.errors import UsageError
-from valkyrie.grade import globs
-from valkyrie.grade.globs import TooManyFilesError, WorkspaceGlob
+from valkyrie.specs import globs
+from valkyrie.specs.globs import TooManyFilesError, WorkspaceGlob
 
 
 def found(root: Path, pattern: str) -> list[str]:
@@ -67,7 +67,7 @@ def test_links_are_followed_inside_only(tmp_path: Path) -> None:
 
 
 def test_looking_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(globs, "MOST_ENTRIES", 10)
+    monkeypatch.setattr(globs, "MAX_ENTRIES", 10)
     make(tmp_path, *(f"f{number}" for number in range(11)))
     with pytest.raises(TooManyFilesError):
         found(tmp_path, "**/nothing")

@@ -9,18 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from valkyrie.errors import UsageError
-from valkyrie.specs.discovery import (
-    choose,
-    choose_suite,
+from valkyrie.specs.model import Project, SpecError
+from valkyrie.specs.project import (
+    choose_stimuli,
     discover,
+    examine_project,
     find_evals,
+    find_project,
     fits,
     parse_tags,
+    read_project,
     suite_files,
     suite_of,
 )
-from valkyrie.specs.model import Project, SpecError
-from valkyrie.specs.project import examine_project, find_project, read_project
 from valkyrie.specs.reader import read_spec
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -99,14 +100,15 @@ def test_suites_choose_files_then_tags() -> None:
     project = find_project(FIXTURES)
     talks = suite_of(project, "talks")
     assert names(suite_files(project, talks)) == ["conversation", "older"]
-    chosen = choose(suite_files(project, talks), [talks.filter or {}], PARAMS, project)
-    assert [(file.name, stimuli) for file, stimuli in chosen] == [
-        ("conversation.eval.yaml", ("first talk", "second talk")),
-        ("older.eval.yaml", None),
+    specs = [read_spec(file, params=PARAMS, project=project).spec for file in suite_files(project, talks)]
+    chosen = choose_stimuli(specs, talks.filter or {})
+    assert [(spec.name, [one.name for one in spec.stimuli]) for spec in chosen] == [
+        ("conversation", ["first talk", "second talk"]),
+        ("older", [one.name for one in specs[1].stimuli]),
     ]
-    specs = [read_spec(file, params=PARAMS).spec for file in discover(project)]
-    assert [spec.name for spec in choose_suite(project, talks, specs)] == ["conversation", "older"]
-    assert len(choose_suite(project, suite_of(project, "everything"), specs)) == 5
+    everything = suite_of(project, "everything")
+    assert len(suite_files(project, everything)) == 5
+    assert choose_stimuli(specs, everything.filter or {}) == specs
 
 
 def test_a_suite_that_is_not_there(tmp_path: Path) -> None:

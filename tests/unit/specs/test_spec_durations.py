@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from valkyrie.errors import UsageError
-from valkyrie.specs.fields import MOST_S, format_duration, parse_duration
+from valkyrie.specs.model import MOST_S, format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from valkyrie.specs.experiment import read_experiment
-from valkyrie.specs.fields import Fields
 from valkyrie.specs.project import examine_project
 from valkyrie.specs.reader import examine
 from valkyrie.specs.schema import ELSEWHERE, json_schema
 from valkyrie.specs.stimuli import GRADER_KEYS
+from valkyrie.specs.yaml_nodes import Fields
 
 SPEC = """
 defaults: {executor: {name: mock}}

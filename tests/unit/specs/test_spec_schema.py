@@ -12,7 +12,7 @@ from valkyrie.specs.grader_schema import GRADERS
 from valkyrie.specs.model import GraderSpec
 from valkyrie.specs.reader import read_spec
 from valkyrie.specs.schema import json_schema
-from valkyrie.specs.yaml_places import load_yaml, parse_yaml
+from valkyrie.specs.yaml_nodes import load_yaml, parse_yaml
 
 jsonschema_rs: Any = pytest.importorskip("jsonschema_rs")
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.specs.discovery import examine_skill, find_skills, read_skill
 from valkyrie.specs.model import SpecError
+from valkyrie.specs.project import examine_skill, find_skills, read_skill
 
 SKILLS = Path(__file__).parent / "fixtures" / "skills"
 

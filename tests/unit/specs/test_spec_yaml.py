@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from valkyrie.specs.model import SpecError
 from valkyrie.specs.reader import read_text
-from valkyrie.specs.yaml_places import MAX_BYTES, load_yaml, parse_yaml
+from valkyrie.specs.yaml_nodes import MAX_BYTES, load_yaml, parse_yaml
 
 FILE = Path("eval.yaml")
 

@@ -33,7 +33,7 @@ from valkyrie.git.repository import TIMEOUT_S, Repository, WantedCommit, may_log
 from valkyrie.specs.model import FileEntry, Finding, SkillRef, SpecError, Stimulus, WorkspaceRepository
 
 if TYPE_CHECKING:
-    from valkyrie.specs.discovery import Skill
+    from valkyrie.specs.project import Skill
 
 
 # CI systems make shallow clones, and workspaces start from those.
@@ -409,7 +409,7 @@ def skill_problems(stimulus: Stimulus, options: EvalOptions) -> Iterator[Finding
 
 
 def _find_all(folder: Path) -> list[Skill]:
-    from valkyrie.specs.discovery import find_skills, skill_folders
+    from valkyrie.specs.project import find_skills, skill_folders
 
     folders = list(skill_folders(folder)) if folder.is_dir() else []
     # Where there is none, the finder has the words for it.
@@ -432,13 +432,13 @@ def _read_all(declared: Sequence[SkillRef]) -> list[Skill]:
 @lru_cache(maxsize=256)
 def _known(folder: Path, _changed_ns: int, _inode: int) -> Skill:
     """A skill read once for all trials, as long as its SKILL.md stays the same."""
-    from valkyrie.specs.discovery import read_skill
+    from valkyrie.specs.project import read_skill
 
     return read_skill(folder)
 
 
 def _read(declared: SkillRef) -> Skill:
-    from valkyrie.specs.discovery import SKILL_FILE, read_skill
+    from valkyrie.specs.project import SKILL_FILE, read_skill
 
     file = declared.folder / SKILL_FILE
     if not file.is_file():

@@ -22,7 +22,7 @@ from sandboxes.values import A_LINK
 from valkyrie.domain import content_digest
 from valkyrie.errors import GraderError, InfrastructureError, UsageError, UserError
 from valkyrie.git.command import OfflineGit
-from valkyrie.grade.globs import TooManyFilesError, WorkspaceGlob
+from valkyrie.specs.globs import TooManyFilesError, WorkspaceGlob
 
 LIMITS = CopyLimits(max_bytes=2 << 30, max_file_bytes=256 << 20, max_entries=200_000)
 _TOO_LARGE = ("for a file", "over the limits")

@@ -23,7 +23,6 @@ from valkyrie.errors import BenchmarkError, UsageError, UserError
 from valkyrie.evals.export import harbor_grader
 from valkyrie.evals.export.formats import Exported, ExportRequest, check_options
 from valkyrie.evals.result_folder import folder_names
-from valkyrie.grade import globs as workspace_globs
 from valkyrie.grade.base import Matching, Sought, Substring
 from valkyrie.grade.builtin.programs import RunCommandGrader
 from valkyrie.grade.builtin.transcript import ExitSuccessGrader, OutputGrader
@@ -31,8 +30,7 @@ from valkyrie.grade.builtin.workspace import FileExistsGrader, FileTextGrader
 from valkyrie.grade.graders import known_types, load_plugins, make_graders
 from valkyrie.grade.js_regex import JsRegex, RegexSyntaxError, compile_js
 from valkyrie.grade.protocol import Need, constraint_graders
-from valkyrie.specs import globs as glob_syntax
-from valkyrie.specs.discovery import read_skill
+from valkyrie.specs import globs
 from valkyrie.specs.model import (
     DEFAULT_TIMEOUT_S,
     EvalSpec,
@@ -41,7 +39,7 @@ from valkyrie.specs.model import (
     Stimulus,
     WorkspaceRepository,
 )
-from valkyrie.specs.project import find_project
+from valkyrie.specs.project import find_project, read_skill
 
 if TYPE_CHECKING:
     from valkyrie.grade.graders import MadeGrader
@@ -266,8 +264,7 @@ ANSWER_FILE = "/logs/agent/answer.txt"
 GRADING_S = 60.0
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 _IMPORTS = {
-    "from valkyrie.grade.globs import": "from workspace_globs import",
-    "from valkyrie.specs.globs import": "from glob_syntax import",
+    "from valkyrie.specs.globs import": "from globs import",
     "from valkyrie.errors import UsageError": "UsageError = ValueError",
 }
 _TEST = "#!/bin/bash\nexec python3 -sE /tests/grade.py /logs/verifier\n"
@@ -444,11 +441,7 @@ def _write_tests(
 def standalone() -> dict[str, str]:
     """The grader's files by name: those of this program, importing nothing but each other."""
     found = {}
-    for name, module in (
-        ("grade.py", harbor_grader),
-        ("workspace_globs.py", workspace_globs),
-        ("glob_syntax.py", glob_syntax),
-    ):
+    for name, module in (("grade.py", harbor_grader), ("globs.py", globs)):
         text = Path(module.__file__ or "").read_text("utf-8")
         for there, here in _IMPORTS.items():
             text = text.replace(there, here)

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from valkyrie.grade.globs import TooManyFilesError, WorkspaceGlob
+from valkyrie.specs.globs import TooManyFilesError, WorkspaceGlob
 
 Json = dict[str, Any]
 

@@ -14,8 +14,8 @@ from valkyrie.evals.lint.claims import compiled, found, items, texts
 from valkyrie.evals.lint.rules import LintOptions, finding
 from valkyrie.grade.graders import check_grader, known_types, load_plugins, weight_of
 from valkyrie.grade.protocol import constraint_graders
-from valkyrie.specs.discovery import examine_skill, skill_folders
 from valkyrie.specs.model import EvalSpec, Finding, GraderSpec, SourceLocation, SpecError, Stimulus
+from valkyrie.specs.project import examine_skill, skill_folders
 from valkyrie.text import did_you_mean
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")

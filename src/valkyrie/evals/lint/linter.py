@@ -21,10 +21,9 @@ from valkyrie.errors import UsageError, ValkyrieError
 from valkyrie.evals.lint.rules import LintOptions, finding
 from valkyrie.evals.lint.skills import lint_skill
 from valkyrie.evals.lint.specs import lint_spec_file, missing_skills
-from valkyrie.specs.discovery import discover, fits, suite_files
 from valkyrie.specs.experiment import VariantPlan, plan_experiment, read_experiment
 from valkyrie.specs.model import EvalSpec, Finding, Project, SourceLocation, SpecError
-from valkyrie.specs.project import examine_project, file_root, read_project
+from valkyrie.specs.project import discover, examine_project, file_root, fits, read_project, suite_files
 from valkyrie.specs.reader import examine
 
 Kind = Literal["spec", "experiment", "project", "skill", "task", "benchmark", "agent"]

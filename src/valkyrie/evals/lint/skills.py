@@ -11,9 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 from valkyrie.config.permissions import outside
 from valkyrie.evals.lint.rules import LintOptions, finding
-from valkyrie.specs.discovery import SKILL_FILE, examine_skill
 from valkyrie.specs.model import Finding, SourceLocation
-from valkyrie.specs.project import file_root
+from valkyrie.specs.project import SKILL_FILE, examine_skill, file_root
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 _INLINE_CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")

@@ -20,7 +20,6 @@ from valkyrie.evals.lint.claims import contradictions, vacuous, weak
 from valkyrie.evals.lint.graders import grader_findings, grader_value_findings, tool_findings, weight_findings
 from valkyrie.evals.lint.rules import LintOptions, finding
 from valkyrie.plugins import is_target
-from valkyrie.specs.fields import parse_duration
 from valkyrie.specs.model import (
     DEFAULT_TIMEOUT_S,
     EvalSpec,
@@ -30,6 +29,7 @@ from valkyrie.specs.model import (
     SourceLocation,
     SpecError,
     Stimulus,
+    parse_duration,
 )
 from valkyrie.specs.project import find_project
 from valkyrie.specs.reader import Read, examine

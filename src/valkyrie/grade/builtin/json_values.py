@@ -20,8 +20,8 @@ from valkyrie.grade.base import (
     workspace_of,
 )
 from valkyrie.grade.calls import as_text
-from valkyrie.grade.globs import TooManyFilesError, WorkspaceGlob
 from valkyrie.grade.protocol import GraderInput, GraderResult, Need
+from valkyrie.specs.globs import TooManyFilesError, WorkspaceGlob
 
 _FENCE = re.compile(r"^```[ \t]*(?:json|JSON)?[ \t]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

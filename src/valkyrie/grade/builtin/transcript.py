@@ -20,8 +20,8 @@ from valkyrie.grade.base import (
     workspace_of,
 )
 from valkyrie.grade.calls import as_text
-from valkyrie.grade.globs import WorkspaceGlob
 from valkyrie.grade.protocol import GraderInput, GraderResult, Need
+from valkyrie.specs.globs import WorkspaceGlob
 from valkyrie.trajectory.transcript import Event
 
 

@@ -23,8 +23,8 @@ from valkyrie.grade.base import (
     wanted_by,
     workspace_of,
 )
-from valkyrie.grade.globs import TooManyFilesError, WorkspaceGlob
 from valkyrie.grade.protocol import GraderInput, GraderResult, Need
+from valkyrie.specs.globs import TooManyFilesError, WorkspaceGlob
 
 _HEADER = re.compile(r"diff --git (?P<old>\"?a/.*?\"?) (?P<new>\"?b/.*\"?)$")
 _HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
