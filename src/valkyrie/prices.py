@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import version
 
 _DATE = re.compile(r"[-@]?(?:20\d{6}|20\d\d-\d\d-\d\d)$")
 _BEDROCK = re.compile(r"^(?:[a-z]{2,6}\.)?(?:anthropic|openai|google)\.|-v\d+(?::\d+)?$")
@@ -42,6 +43,4 @@ def _names(model: str) -> Iterator[str]:
 
 @cache
 def _source() -> str:
-    from importlib.metadata import version
-
     return f"prices of genai-prices {version('genai-prices')}"

@@ -15,17 +15,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sandboxes.protocol import SandboxProvider
+from sandboxes.types import SandboxCreateRequest, SandboxSource
 from sandboxes.values import Command, StreamName
 from valkyrie.agents.protocol import LayerSpec
 from valkyrie.config.values import FETCH_PREFIX
 from valkyrie.errors import DiskFullError, InfrastructureError, UsageError, UserError, ValkyrieError
-
-if TYPE_CHECKING:
-    from sandboxes.types import SandboxSource
-
 
 PROBE_TIMEOUT_S = 60.0
 OLDEST_NODE = 20
@@ -69,8 +65,6 @@ async def kind_of_root(
     provider: SandboxProvider, source: SandboxSource, labels: Mapping[str, str]
 ) -> RootKind:
     """Look into a short-lived sandbox made from `source`."""
-    from sandboxes.types import SandboxCreateRequest
-
     request = SandboxCreateRequest.model_construct(
         source=source, labels=dict(labels), network="none", network_block_all=True, name="probe"
     )

@@ -7,16 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from sandboxes.protocol import Sandbox
+from sandboxes.types import OutputSink
 from valkyrie import plugins
-from valkyrie.benchmarks.named.catalog import added, find, find_added
-from valkyrie.benchmarks.protocol import Benchmark, BenchmarkRequest
+from valkyrie.benchmarks.named.catalog import SHIPPED, added, find, find_added
+from valkyrie.benchmarks.protocol import Benchmark, BenchmarkCapabilities, BenchmarkRequest, Grading
+from valkyrie.benchmarks.service import address
+from valkyrie.benchmarks.service.address import ServiceAddress
 from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark, find_tasks
-from valkyrie.benchmarks.task_dir.upload import unpack_benchmark
+from valkyrie.benchmarks.task_dir.upload import unpack_upload
 from valkyrie.config import values
 from valkyrie.config.schema import SERVICES, find_map
-from valkyrie.domain import Json, TaskSpec
+from valkyrie.domain import INGESTED, FinalScore, Grade, Json, TaskSpec
 from valkyrie.errors import UsageError, UserError, paths_shown_as
 from valkyrie.secrets.delivery import headers_of
 from valkyrie.text import did_you_mean
@@ -24,11 +28,9 @@ from valkyrie.views import BenchmarkView
 
 if TYPE_CHECKING:
     from sandboxes.types import SandboxProviderConfig
-    from valkyrie.benchmarks.service.address import ServiceAddress
 
 
 ENTRY_POINTS = "valkyrie.benchmarks"
-SHIPPED = ("quickstart",)
 _UPLOAD = re.compile("upload:([0-9a-f]{64})")
 
 
@@ -67,18 +69,29 @@ class UploadedBenchmark(TaskDirBenchmark):
         return paths_shown_as({self._folder: self._folder.name})
 
 
-def open_benchmark(spec: str, asking: BenchmarkRequest) -> Benchmark:
-    """The benchmark called `spec`. Raises UsageError when there is none.
+def open_benchmark(spec: str, asking: BenchmarkRequest | None = None) -> Benchmark:
+    """Return the benchmark of that name, path, URL, plugin name, `module:Class` or `upload:<digest>`.
 
-    A service of the user's own config comes before everything that has the same name, unless ignored.
+    A service of the user's own config comes before everything that has the same name, unless ignored. Who is
+    not trusted is not on this machine: paths and `module:Class` are refused before anything is touched.
     """
-    from valkyrie.benchmarks.service import address
+    asking = asking or BenchmarkRequest()
+    if not asking.headers:
+        return _find(spec, asking)
+    address.check_headers(asking.headers)
+    found = _find(spec, asking)
+    if found.capabilities.headers is None:
+        raise UsageError(f"-H goes to benchmark services; {found.name} is none.")
+    return found
 
+
+def _find(spec: str, asking: BenchmarkRequest) -> Benchmark:
     if asking.uploads and (match := _UPLOAD.fullmatch(spec)):
         return _uploaded(match[1], asking, asking.uploads)
     if given := _given_service(spec, asking):
         return _service(replace(given, reach=asking.reach), asking, ours=asking.trusted)
-    if not asking.ignore_custom and (custom := address.custom_service(spec)):
+    named = values.mapping("custom_benchmark_services")
+    if not asking.ignore_custom and spec in named and (custom := address.custom_service(spec)):
         return _service(custom, asking)
     if spec in SHIPPED:
         folder = _shipped_folder(spec)
@@ -91,8 +104,7 @@ def open_benchmark(spec: str, asking: BenchmarkRequest) -> Benchmark:
         return eval_spec
     installed = plugins.names(ENTRY_POINTS)
     if spec in installed or plugins.is_target(spec):
-        made: Benchmark = plugins.load(spec, group=ENTRY_POINTS)()
-        return made
+        return adapted(plugins.load(spec, group=ENTRY_POINTS)())
     if asking.trusted and (found := _folder(spec)):
         return TaskDirBenchmark(
             found, host_image=asking.host_image, host_env=asking.host_env, allow_paths=asking.allow_paths
@@ -107,10 +119,14 @@ def _eval_spec(spec: str, asking: BenchmarkRequest) -> Benchmark | None:
     file = Path(spec).expanduser()
     if not file.is_file() or (file.suffix not in (".yaml", ".yml") and not asking.options.get("eval_plugin")):
         return None
-    from valkyrie.benchmarks.eval_spec.benchmark import EvalBenchmark
-    from valkyrie.benchmarks.eval_spec.source import EvalOptions
+    return _open_eval_spec(file.resolve(), dict(asking.options))
 
-    return EvalBenchmark(file.resolve(), EvalOptions.from_json(dict(asking.options)))
+
+def _open_eval_spec(file: Path, options: Json) -> Benchmark:
+    # Graders and the readers of specs are loaded for evals alone.
+    from valkyrie.benchmarks.eval_spec.benchmark import EvalBenchmark
+
+    return EvalBenchmark.with_options(file, options)
 
 
 def _added(spec: str, asking: BenchmarkRequest) -> Benchmark | None:
@@ -126,16 +142,14 @@ def _uploaded(digest: str, asking: BenchmarkRequest, uploads: Callable[[str], Pa
     """`uploads` is asked even for what is unpacked already: not everybody may name everything."""
     if asking.cache is None:
         raise UserError("uploaded benchmarks need a folder to be unpacked in.")
-    folder = unpack_benchmark(uploads(digest), asking.cache, digest)
+    folder = unpack_upload(uploads(digest), asking.cache, digest)
     return UploadedBenchmark(folder, digest, host_image=asking.host_image, host_env=asking.host_env)
 
 
 def _given_service(spec: str, asking: BenchmarkRequest) -> ServiceAddress | None:
     """The service whose address came with the question."""
-    from valkyrie.benchmarks.service.address import ServiceAddress, given_url
-
-    if given := given_url(spec):
-        return given
+    if spec.startswith(("http://", "https://")):
+        return address.given_url(spec)
     if asking.url is None or asking.ignore_custom:
         return None
     try:
@@ -146,8 +160,6 @@ def _given_service(spec: str, asking: BenchmarkRequest) -> ServiceAddress | None
 
 def _known_service(spec: str, asking: BenchmarkRequest) -> ServiceAddress | None:
     """Strangers are not led to whatever listens on this machine and says that it is meant."""
-    from valkyrie.benchmarks.service import address
-
     ways = [address.registered_service, address.patterned_service]
     if asking.trusted:
         ways.append(address.local_service)
@@ -173,8 +185,6 @@ def _refuse_this_machines(spec: str, asking: BenchmarkRequest) -> None:
 
 
 def _unknown(spec: str, names: list[str], asking: BenchmarkRequest) -> UsageError:
-    from valkyrie.benchmarks.service import address
-
     if missing := _not_added(spec, asking):
         return missing
     known = [*names, *address.service_names()]
@@ -206,46 +216,42 @@ def _added_names() -> list[str]:
 
 def _service(found: ServiceAddress, asking: BenchmarkRequest, *, ours: bool = True) -> Benchmark:
     """A credential of this machine's config goes to services it names itself, not to those of strangers."""
-    from valkyrie.benchmarks.service import address
-    from valkyrie.benchmarks.service.benchmark import ServiceBenchmark
-
     headers = dict(asking.headers or {})
     credential = values.mapping("benchmark_auth").get(found.name) if ours else None
     named = {name.lower() for name in headers}
     kept = {"Authorization": str(credential)} if credential and "authorization" not in named else {}
     if found.where in address.HOSTED:
         kept |= {name: value for name, value in asking.caller_headers.items() if name.lower() not in named}
-    return ServiceBenchmark(found, {**kept, **headers})
+    return _open_service(found, {**kept, **headers})
+
+
+def _open_service(found: ServiceAddress, headers: Mapping[str, str], **settings: Any) -> Benchmark:
+    # Its client is loaded for services alone.
+    from valkyrie.benchmarks.service.benchmark import ServiceBenchmark
+
+    return ServiceBenchmark(found, headers, **settings)
 
 
 def open_frozen(
     source: Json,
     host_env: Mapping[str, str] | None = None,
     access: SandboxProviderConfig | None = None,
-    fetch_upload: Callable[[str], Path] | None = None,
 ) -> Benchmark:
     """The benchmark whose `source` this is, made again, perhaps in another process.
 
     `host_env` is what was handed over for the run: where `${VAR}` of a task's own environment is looked up,
-    and the values of a service's headers. `access` is how a service
-    reaches the run's sandboxes. `fetch_upload` gives the folder of an uploaded benchmark that is not here.
+    and the values of a service's headers. `access` is how a service reaches the run's sandboxes.
 
     A plugin's source is `{"kind": "plugin", "target": "module:Class", …}`; its class is called without
     arguments, or through its `from_source(source)` when it has one.
     """
     kind = source.get("kind")
     if kind == "task_dir":
-        return _frozen_folder(source, host_env, fetch_upload)
+        return _frozen_folder(source, host_env)
     if kind == "eval_spec":
-        from valkyrie.benchmarks.eval_spec.benchmark import EvalBenchmark
-        from valkyrie.benchmarks.eval_spec.source import EvalOptions
-
-        return EvalBenchmark(Path(source["file"]), EvalOptions.from_json(source["options"]))
+        return _open_eval_spec(Path(source["file"]), source["options"])
     if kind == "service":
-        from valkyrie.benchmarks.service.address import ServiceAddress
-        from valkyrie.benchmarks.service.benchmark import ServiceBenchmark
-
-        return ServiceBenchmark(
+        return _open_service(
             ServiceAddress(source["name"], source["url"], source["where"], reach=source.get("reach")),
             headers_of(host_env or {}),
             access=access,
@@ -254,18 +260,13 @@ def open_frozen(
         )
     if kind == "plugin":
         target = plugins.load_target(str(source["target"]))
-        made: Benchmark = target.from_source(source) if hasattr(target, "from_source") else target()
-        return made
-    if kind == "ingested":
-        from valkyrie.benchmarks.scores import IngestedBenchmark
-
+        return adapted(target.from_source(source) if hasattr(target, "from_source") else target())
+    if kind == INGESTED:
         return IngestedBenchmark(str(source["name"]))
     raise UserError(f"this version knows no benchmarks of kind {kind!r}; was the run started by a newer one?")
 
 
-def _frozen_folder(
-    source: Json, host_env: Mapping[str, str] | None, fetch_upload: Callable[[str], Path] | None
-) -> Benchmark:
+def _frozen_folder(source: Json, host_env: Mapping[str, str] | None) -> Benchmark:
     folder, digest = Path(source["path"]), source.get("upload")
     host_image = bool(source.get("host_image", False))
     if digest is None:
@@ -273,8 +274,6 @@ def _frozen_folder(
         return TaskDirBenchmark(
             folder, source["name"], host_image=host_image, host_env=host_env, allow_paths=allowed
         )
-    if fetch_upload and not folder.is_dir():
-        folder = fetch_upload(str(digest))
     return UploadedBenchmark(folder, str(digest), source["name"], host_image=host_image, host_env=host_env)
 
 
@@ -308,3 +307,102 @@ def known_benchmarks() -> Sequence[BenchmarkView]:
             url = entry if isinstance(entry, str) else entry["url"]
             named[name] = BenchmarkView(name, f"service at {url}", None, url, source)
     return [*found, *(named[name] for name in sorted(named))]
+
+
+# Benchmarks of other people, with what the protocol declares.
+
+
+class AdaptedBenchmark:
+    """A benchmark of other people that declares no capabilities: it has those its methods show."""
+
+    def __init__(self, made: Any) -> None:
+        self._made = made
+        self.capabilities = BenchmarkCapabilities(turn_ended=getattr(made, "turn_ended", None))
+        self.datasets = made.datasets
+        self.list_tasks = made.list_tasks
+        self.describe = made.describe
+        self.setup = made.setup
+        self.solution = made.solution
+        self.evaluate = made.evaluate
+        self.final_score = made.final_score
+        self.close = made.close
+
+    @property
+    def name(self) -> str:
+        return str(self._made.name)
+
+    @property
+    def source(self) -> Json:
+        return dict(self._made.source)
+
+    @property
+    def fraction(self) -> bool:
+        return bool(self._made.fraction)
+
+
+def adapted(made: Any) -> Benchmark:
+    """Return a plugin's benchmark as one that declares all of the protocol."""
+    benchmark: Benchmark = made if hasattr(made, "capabilities") else AdaptedBenchmark(made)
+    return benchmark
+
+
+# The benchmark of a run that was stored from elsewhere: it knows its name and how to score, nothing else.
+
+
+class IngestedBenchmark:
+    """Tasks that ran elsewhere."""
+
+    capabilities = BenchmarkCapabilities()
+
+    def __init__(self, name: str, *, fraction: bool = True) -> None:
+        self.name = name
+        self.fraction = fraction
+
+    @property
+    def source(self) -> Json:
+        return {"kind": INGESTED, "name": self.name}
+
+    async def datasets(self) -> list[str]:
+        return ["default"]
+
+    async def list_tasks(self, dataset: str = "default") -> list[str]:
+        raise self._nothing_runs(f"listing dataset {dataset}")
+
+    async def describe(self, task_id: str, dataset: str = "default") -> TaskSpec:
+        raise self._nothing_runs(f"task {task_id} of {dataset}")
+
+    async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, start: Path) -> None:
+        _ = sandbox, log, start
+        raise self._nothing_runs(f"task {task.id}")
+
+    def solution(self, task: TaskSpec) -> Path | None:
+        _ = task
+        return None
+
+    async def evaluate(self, grading: Grading) -> Grade:
+        raise self._nothing_runs(f"task {grading.task.id}")
+
+    async def final_score(
+        self, grades: Mapping[str, Sequence[Grade | None]], dataset: str = "default"
+    ) -> FinalScore:
+        """Mean over tasks of the mean over their trials; what was not graded counts 0."""
+        _ = dataset
+        means = [
+            sum((grade.score or 0.0) if grade else 0.0 for grade in trials) / len(trials)
+            for trials in grades.values()
+            if trials
+        ]
+        ungraded = sum(1 for trials in grades.values() if not any(trials))
+        return FinalScore(
+            score=sum(means) / len(means) if means else None,
+            properties={"tasks": len(grades), "ungraded": ungraded},
+        )
+
+    async def close(self) -> None:
+        return
+
+    def _nothing_runs(self, what: str) -> UserError:
+        return UserError(
+            f"{what}: {self.name} was ingested from elsewhere, and nothing of it can run here.",
+            cause=INGESTED,
+        )

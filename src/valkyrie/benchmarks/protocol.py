@@ -1,17 +1,27 @@
-"""Define what a benchmark is to the engine: how it is asked for, its tasks, their variables."""
+"""Define what a benchmark is to the engine: how it is asked for, its tasks, their variables, its scores."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from benchmark_service.environment import redirection
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
-from valkyrie.domain import ExitReason, FinalScore, Grade, Json, TaskSpec
+from valkyrie.domain import (
+    INGESTED,
+    ExitReason,
+    FinalScore,
+    Grade,
+    Json,
+    TaskSpec,
+    TrialState,
+    ended_by_agent,
+    worst_score,
+)
 from valkyrie.errors import UsageError, UserError
 from valkyrie.text import did_you_mean
 
@@ -69,8 +79,22 @@ class Grading:
         return self.place
 
 
+@dataclass(frozen=True, slots=True)
+class BenchmarkCapabilities:
+    """What a benchmark can do besides listing, setting up, grading and scoring. The default is nothing."""
+
+    headers: Mapping[str, str] | None = None
+    """What is sent to it with every request; None for a benchmark that is no service and takes no `-H`."""
+    turn_ended: Callable[[TaskSpec, Sandbox, OutputSink, Path, int], Awaitable[None]] | None = None
+    """Awaited when a turn (from 0) of a conversation but the last has ended, with the folder `setup` was
+    given; None for a benchmark that grades only the end."""
+
+
 class Benchmark(Protocol):
-    """A named source of tasks that also sets a task up, grades it, and computes the final score."""
+    """A named source of tasks that also sets a task up, grades it, and computes the final score.
+
+    Benchmarks of plugins need not have `capabilities`; where they are loaded, they are given them.
+    """
 
     @property
     def name(self) -> str:
@@ -86,6 +110,9 @@ class Benchmark(Protocol):
     def fraction(self) -> bool:
         """Scores are 0..1 and may be printed as per cent, with an interval."""
         ...
+
+    @property
+    def capabilities(self) -> BenchmarkCapabilities: ...
 
     async def datasets(self) -> list[str]:
         """Return names of its datasets; `default` first."""
@@ -322,3 +349,102 @@ def expand(env: Mapping[str, str], host: Mapping[str, str], where: str) -> dict[
     if absent:
         raise MissingVariablesError(where, list(dict.fromkeys(absent)))
     return filled
+
+
+# The scores of a run from its trials.
+
+Grades = Mapping[str, Sequence[Grade | None]]
+NOT_CONFIRMED = "not_confirmed"
+"""The cause of a grade that stands in for one that no fresh sandbox saw."""
+
+
+def grades_of(trials: Iterable[Any]) -> dict[str, list[Grade | None]]:
+    """Grades by task, one per trial, None where there is none; `trials` are trial rows in order.
+
+    A trial that ended by the agent's doing before it could be graded has the worst grade: 0, or the lowest
+    of the others where that is below 0. One that was not needed is no part of it.
+    """
+    found: dict[str, list[Grade | None]] = {}
+    by_agent: list[tuple[str, int, str]] = []
+    for row in trials:
+        if row.state == TrialState.SKIPPED:
+            continue
+        grades = found.setdefault(row.task_id, [])
+        if ended_by_agent(row.state, row.category):
+            by_agent.append((row.task_id, len(grades), row.cause))
+        grades.append(_grade(row))
+    worst = worst_score(grade.score for grades in found.values() for grade in grades if grade)
+    for task_id, place, cause in by_agent:
+        found[task_id][place] = Grade(worst, False, confirmed=True, score_confirmed=worst, cause=cause)
+    return found
+
+
+def _grade(row: Any) -> Grade | None:
+    if row.state != TrialState.FINISHED:
+        return None
+    return Grade(
+        row.score,
+        row.passed,
+        row.result or {},
+        confirmed=row.confirmed,
+        score_confirmed=row.score_confirmed,
+        cause=row.cause,
+        evidence=row.evidence or {},
+    )
+
+
+async def computed(benchmark: Benchmark, grades: Grades, dataset: str) -> tuple[Json, float | None]:
+    """The benchmark's own verdict as data, and its score over what counts only.
+
+    Where scores are fractions and trials are ungraded, the verdict has `score_low` and `score_high` too: the
+    score if those had failed, and if they had passed.
+    """
+    final = await benchmark.final_score(grades, dataset)
+    evaluation: Json = {"final_score": final.score, "properties": final.properties}
+    if all(all(found) for found in grades.values()):
+        return evaluation, final.score
+    if benchmark.fraction:
+        for name, ending in (("score_low", Grade(0.0, False)), ("score_high", Grade(1.0, True))):
+            filled = {task: [grade or ending for grade in found] for task, found in grades.items()}
+            evaluation[name] = (await benchmark.final_score(filled, dataset)).score
+    only = {task: [grade for grade in found if grade] for task, found in grades.items()}
+    only = {task: found for task, found in only.items() if found}
+    graded = await benchmark.final_score(only, dataset) if only else None
+    return evaluation, graded.score if graded else None
+
+
+async def confirmed_score(benchmark: Benchmark, grades: Grades, dataset: str) -> float | None:
+    """The benchmark's score if only what a fresh sandbox saw counts; None where that is not known."""
+    every = [grade for found in grades.values() for grade in found if grade]
+    if not every or not all(_is_known(grade, fraction=benchmark.fraction) for grade in every):
+        return None
+    seen = {task: [grade and _seen_fresh(grade) for grade in found] for task, found in grades.items()}
+    return (await benchmark.final_score(seen, dataset)).score
+
+
+def _is_known(grade: Grade, *, fraction: bool) -> bool:
+    """Return whether it can be said what a fresh sandbox saw. A 0 needs no confirmation.
+
+    Where only the benchmark can score (it is given results, not scores), partial credit that replaces an
+    unconfirmed score has no result.
+    """
+    if grade.confirmed is None:
+        return grade.score == 0
+    return bool(grade.confirmed or fraction or not grade.score_confirmed)
+
+
+def _seen_fresh(grade: Grade) -> Grade:
+    if grade.confirmed is not False:
+        return grade
+    seen = grade.evidence.get("fresh") or {}
+    passed = None if grade.passed is None else bool(seen.get("passed"))
+    return replace(grade, score=grade.score_confirmed or 0.0, passed=passed, result={}, cause=NOT_CONFIRMED)
+
+
+def not_runnable(run_id: str) -> UserError:
+    """Return why nothing of an ingested run can go on."""
+    return UserError(
+        f"Run {run_id[:8]} was ingested: its trials ran elsewhere and cannot go on here. "
+        "`valkyrie eval` runs its spec anew.",
+        cause=INGESTED,
+    )

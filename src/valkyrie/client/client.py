@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from benchmark_runner.agent_bundle.bundle import NAME, pack, read_contract, unpack
 from benchmark_runner.agent_bundle.contract import load_contract
 from valkyrie.agents.library import check_name
-from valkyrie.benchmarks.task_dir.upload import pack_benchmark
+from valkyrie.benchmarks.task_dir.upload import pack_upload
 from valkyrie.client.connection import (
     PATIENT_S,
     Connection,
@@ -607,7 +607,7 @@ class ValkyrieClient:
             raise UsageError(
                 f"no folder {source}; --benchmark takes a name, or the path of a folder of tasks"
             )
-        async with _packed(lambda target: pack_benchmark(source, target)) as archive:
+        async with _packed(lambda target: pack_upload(source, target)) as archive:
             return await self._upload(archive)
 
     async def _upload(self, archive: Path) -> str:

@@ -25,8 +25,7 @@ from valkyrie import agents, benchmarks
 from valkyrie.agents.layers import LayerCache
 from valkyrie.agents.protocol import Agent
 from valkyrie.artifact_store.protocol import frozen_agent_key, upload_key
-from valkyrie.benchmarks.protocol import Benchmark
-from valkyrie.benchmarks.scores import computed, confirmed_score, grades_of
+from valkyrie.benchmarks.protocol import Benchmark, computed, confirmed_score, grades_of
 from valkyrie.config import values as config
 from valkyrie.config.schema import networks_in
 from valkyrie.domain import Identity, Json, RunState, content_digest

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from valkyrie.artifact_store.protocol import attempt_prefix, run_prefix
-from valkyrie.benchmarks.scores import IngestedBenchmark, computed, confirmed_score, grades_of
+from valkyrie.benchmarks.catalog import IngestedBenchmark
+from valkyrie.benchmarks.protocol import computed, confirmed_score, grades_of
 from valkyrie.domain import INGESTED, Json
 from valkyrie.errors import UserError
 from valkyrie.ingest.trials import ForeignRun

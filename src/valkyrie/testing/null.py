@@ -17,7 +17,7 @@ from typing import ClassVar
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink
 from valkyrie.agents.protocol import AgentCapabilities, AgentExit, AgentTrial, LayerSpec, OutputArtifact
-from valkyrie.benchmarks.protocol import Grading
+from valkyrie.benchmarks.protocol import BenchmarkCapabilities, Grading
 from valkyrie.domain import FinalScore, Grade, Json, TaskSpec
 from valkyrie.errors import UsageError
 from valkyrie.secrets.sources import SecretSource
@@ -44,6 +44,7 @@ class NullBenchmark:
 
     name = "null"
     fraction = True
+    capabilities = BenchmarkCapabilities()
     source: ClassVar[Json] = {"kind": "plugin", "target": "valkyrie.testing.null:NullBenchmark"}
 
     def __init__(self) -> None:

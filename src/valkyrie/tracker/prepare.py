@@ -21,8 +21,15 @@ from valkyrie import agents, benchmarks
 from valkyrie.agents import PreparedAgent
 from valkyrie.agents.loader import ARCHIVE_NAME
 from valkyrie.artifact_store.protocol import frozen_agent_key, run_prefix, upload_key
-from valkyrie.benchmarks.protocol import Benchmark, BenchmarkRequest, MissingVariablesError, select
-from valkyrie.benchmarks.scores import computed, confirmed_score, grades_of
+from valkyrie.benchmarks.protocol import (
+    Benchmark,
+    BenchmarkRequest,
+    MissingVariablesError,
+    computed,
+    confirmed_score,
+    grades_of,
+    select,
+)
 from valkyrie.benchmarks.service.address import reach_of
 from valkyrie.config import values as config
 from valkyrie.domain import (
@@ -260,7 +267,7 @@ def prepare(
     if agent is None or benchmark is None or tasks is None:
         raise refuse(problems.texts, problems.missing)
     settings = _settings(request)
-    headers: Mapping[str, str] = getattr(benchmark, "headers", {})
+    headers = benchmark.capabilities.headers or {}
     asked = {name for task in tasks for name in task.metadata.get("host_variables", [])}
     variables = {name: value for name, value in allowed.items() if name in asked}
     credentials = aws_credentials(organisation) if artifacts or logs or wishes else {}
@@ -370,8 +377,9 @@ def open_requested(
     url = request.benchmark_url or (request.benchmark if "://" in request.benchmark else None)
     if url and not organisation.trusted:
         check_callers_url(url, allow_local, "The benchmark's address")
+    run = request if isinstance(request, RunRequest) else None
     asking = BenchmarkRequest(
-        host_image=getattr(request, "host_image", False),
+        host_image=run is not None and run.host_image,
         headers=request.headers,
         ignore_custom=request.ignore_custom_services,
         trusted=organisation.trusted,
@@ -379,10 +387,10 @@ def open_requested(
         url=request.benchmark_url,
         cache=data.cache,
         caller_headers=organisation.caller_headers,
-        reach=reach_of(trusted=organisation.trusted, allow_local=allow_local),
-        options=getattr(request, "benchmark_options", {}),
+        reach=None if organisation.trusted else reach_of(allow_local=allow_local),
+        options=run.benchmark_options if run else {},
         host_env=variables or {},
-        allow_paths=getattr(request, "allow_paths", ()) if organisation.trusted else (),
+        allow_paths=run.allow_paths if run and organisation.trusted else (),
     )
     return benchmarks.open_benchmark(request.benchmark, asking)
 

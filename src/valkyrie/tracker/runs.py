@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from valkyrie import agents
 from valkyrie.artifact_store.protocol import run_prefix
+from valkyrie.benchmarks.protocol import not_runnable
 from valkyrie.benchmarks.service.address import ServiceAddress, custom_service, reach_of
 from valkyrie.domain import SECOND_TRIES, Json, RunState, TrialState
 from valkyrie.errors import StoreError, UsageError, UserError, ValkyrieError
@@ -299,8 +300,6 @@ class _Reopened:
 def _refuse_unrunnable(row: Any, again: Again, *, regrading: bool) -> None:
     """Raise UserError for a run that came about elsewhere, or that has cost what it may."""
     if row.benchmark_source.get("kind") == "ingested":
-        from valkyrie.benchmarks.scores import not_runnable
-
         raise not_runnable(row.id)
     errors = row.n_error - (0 if again.names_agents else row.e_agent)
     left = row.n_pending + row.n_stopped + (errors if again.errors_too else 0)
@@ -365,7 +364,7 @@ def moved_service(
         return None
     found = custom_service(source["name"]) if trusted else None
     if given:
-        reach = reach_of(trusted=trusted, allow_local=allow_local)
+        reach = None if trusted else reach_of(allow_local=allow_local)
         found = ServiceAddress(source["name"], given.rstrip("/"), "custom", reach=reach)
     if found is None or found.url == source["url"]:
         return None

@@ -19,7 +19,13 @@ from sandboxes.types import HostSource, ImageSource, Mount, OutputSink, SandboxC
 from sandboxes.values import Command
 from valkyrie.agents.protocol import MODEL_URL, Agent, LayerSpec
 from valkyrie.artifact_store.logs import Transcripts
-from valkyrie.benchmarks.protocol import Benchmark, Grading, given_to_agent, leads_elsewhere
+from valkyrie.benchmarks.protocol import (
+    Benchmark,
+    BenchmarkCapabilities,
+    Grading,
+    given_to_agent,
+    leads_elsewhere,
+)
 from valkyrie.domain import FinalScore, Grade, Json, TaskSpec, Timeouts, TrialState
 from valkyrie.errors import BenchmarkError, SandboxFailedError, UserError
 from valkyrie.plan import Settings, as_planned
@@ -211,6 +217,10 @@ class SubstituteGrader:
     @property
     def fraction(self) -> bool:
         return self._own.fraction
+
+    @property
+    def capabilities(self) -> BenchmarkCapabilities:
+        return BenchmarkCapabilities()
 
     async def datasets(self) -> list[str]:
         return await self._own.datasets()

@@ -162,7 +162,7 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
             attempt=attempt.leased.number,
             trajectory_limit=context.trajectory_limit,
         )
-        if len(trial.turns) > 1 and (look := getattr(context.benchmark, "turn_ended", None)):
+        if len(trial.turns) > 1 and (look := context.benchmark.capabilities.turn_ended):
             trial = replace(trial, turn_ended=partial(look, task, sandbox, sink, attempt.start))
         if task.step:
             attempt.log.note(f"step {task.step}")

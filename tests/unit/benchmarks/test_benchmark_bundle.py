@@ -233,14 +233,9 @@ async def test_an_uploaded_benchmark_on_another_machine(write_task: WriteTask, t
         f"upload:{digest}", BenchmarkRequest(trusted=False, uploads=lambda _: tmp_path / "a.zip", cache=cache)
     )
     expected = await digests(first)
-    source = {**first.source, "path": "/nowhere/tasks"}
-
-    def fetch(wanted: str) -> Path:
-        assert wanted == digest
-        return unpack_upload(tmp_path / "a.zip", tmp_path / "other", wanted)
-
-    there = open_frozen(source, {}, fetch_upload=fetch)
+    folder = unpack_upload(tmp_path / "a.zip", tmp_path / "other", digest)
+    there = open_frozen({**first.source, "path": str(folder)}, {})
     assert (there.name, await digests(there)) == ("tasks", expected)
     assert there.source["upload"] == digest
-    here = open_frozen(first.source, {}, fetch_upload=lambda _: pytest.fail("it is here already"))
+    here = open_frozen(first.source, {})
     assert here.source == first.source

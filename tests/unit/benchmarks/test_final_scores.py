@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from valkyrie.benchmarks.scores import IngestedBenchmark, computed, confirmed_score, grades_of
+from valkyrie.benchmarks.catalog import IngestedBenchmark
+from valkyrie.benchmarks.protocol import computed, confirmed_score, grades_of
 
 BENCHMARK = IngestedBenchmark("b")
 

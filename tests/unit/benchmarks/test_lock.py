@@ -20,7 +20,7 @@ from valkyrie.benchmarks.task_dir.benchmark import (
     write_lock,
 )
 from valkyrie.benchmarks.task_dir.task import LockedTask
-from valkyrie.benchmarks.task_dir.upload import pack_benchmark, unpack_benchmark
+from valkyrie.benchmarks.task_dir.upload import pack_upload, unpack_upload
 from valkyrie.domain import TaskSpec, VerifyMode
 from valkyrie.errors import BenchmarkError
 
@@ -81,10 +81,10 @@ async def test_the_lock_travels_with_the_benchmark(tmp_path: Path, write_task: W
     path = own_lock(folder) if own else kept_lock(folder)
     write_lock(path, {"t": LockedTask(digest=digest, mode=VerifyMode.SHARED)})
     packed = tmp_path / "packed.zip"
-    sha256 = pack_benchmark(folder, packed)
+    sha256 = pack_upload(folder, packed)
     with zipfile.ZipFile(packed) as archive:
         assert f"{folder.name}/{LOCK_FILE_NAME}" in archive.namelist()
-    there = unpack_benchmark(packed, tmp_path / "cache", sha256)
+    there = unpack_upload(packed, tmp_path / "cache", sha256)
     assert (await described(there)).verify is VerifyMode.SHARED
 
 

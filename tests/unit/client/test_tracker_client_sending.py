@@ -58,10 +58,10 @@ async def test_a_lost_upload_is_sent_again_whole(
 async def test_a_benchmark_is_packed(
     client: ValkyrieClient, tracker: ScriptedTracker, tmp_path: Path
 ) -> None:
-    from valkyrie.benchmarks.task_dir.upload import pack_benchmark
+    from valkyrie.benchmarks.task_dir.upload import pack_upload
 
     folder = init_benchmark("tasks", tmp_path)
-    digest = pack_benchmark(folder, tmp_path / "expected.zip")
+    digest = pack_upload(folder, tmp_path / "expected.zip")
     Uploads(tracker).expect(digest, known=False)
     assert await client.upload_benchmark(folder) == f"upload:{digest}"
 

@@ -28,7 +28,7 @@ from valkyrie.benchmarks.eval_spec.source import (
 )
 from valkyrie.benchmarks.eval_spec.transcript import ORACLE, has_golden, write_solution
 from valkyrie.benchmarks.eval_spec.workbench import ROOM
-from valkyrie.benchmarks.protocol import Grading
+from valkyrie.benchmarks.protocol import BenchmarkCapabilities, Grading
 from valkyrie.benchmarks.task_dir.benchmark import ContentDigests
 from valkyrie.config.permissions import outside
 from valkyrie.domain import MAX_TURNS, FinalScore, Grade, Json, TaskSpec, Timeouts, VerifyMode, content_digest
@@ -55,6 +55,11 @@ class EvalBenchmark:
         self._checkouts = Checkouts()
         self._contents = ContentDigests()
         self._gradings: dict[str, StimulusGrading] = {}
+
+    @classmethod
+    def with_options(cls, file: Path, options: Json) -> EvalBenchmark:
+        """Return the benchmark of a spec with options as `source` has them."""
+        return cls(file, EvalOptions.from_json(options))
 
     @cached_property
     def spec(self) -> EvalSpec:
@@ -91,6 +96,10 @@ class EvalBenchmark:
     @property
     def source(self) -> Json:
         return {"kind": "eval_spec", "file": str(self._file), "options": self._options.to_json()}
+
+    @property
+    def capabilities(self) -> BenchmarkCapabilities:
+        return BenchmarkCapabilities(turn_ended=self.turn_ended)
 
     async def datasets(self) -> list[str]:
         return ["default"]

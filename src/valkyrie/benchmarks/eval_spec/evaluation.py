@@ -31,6 +31,7 @@ from valkyrie.benchmarks.eval_spec.transcript import (
     read_account,
     silent_transcript,
 )
+from valkyrie.benchmarks.eval_spec.workbench import SandboxWorkbench
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.domain import ExitReason, Grade, Json
 from valkyrie.errors import AgentError, GraderError, GraderTimeoutError, UserError
@@ -285,8 +286,6 @@ class StimulusGrading:
         """Return where graders' programs run, if there are any."""
         if Need.PROGRAMS not in self._needs or grading.place is None or grading.start is None:
             return None
-        from valkyrie.benchmarks.eval_spec.workbench import SandboxWorkbench
-
         return SandboxWorkbench(grading.place, self._stimulus, grading.start, renew=grading.renew)
 
     async def _final_state(self, grading: Grading, start: Path) -> Path | None:

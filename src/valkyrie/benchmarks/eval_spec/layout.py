@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from sandboxes.errors import SandboxError
 from sandboxes.protocol import Sandbox
@@ -31,10 +30,7 @@ from valkyrie.git.command import GitCommand
 from valkyrie.git.local import commit_in, git_dir_of, head_of, object_in
 from valkyrie.git.repository import TIMEOUT_S, Repository, WantedCommit, may_log_in, open_in, without_login
 from valkyrie.specs.model import FileEntry, Finding, SkillRef, SpecError, Stimulus, WorkspaceRepository
-
-if TYPE_CHECKING:
-    from valkyrie.specs.project import Skill
-
+from valkyrie.specs.project import SKILL_FILE, Skill, find_skills, read_skill, skill_folders
 
 # CI systems make shallow clones, and workspaces start from those.
 _FETCH = ("--quiet", "--no-tags", "--no-recurse-submodules", "--update-shallow")
@@ -409,8 +405,6 @@ def skill_problems(stimulus: Stimulus, options: EvalOptions) -> Iterator[Finding
 
 
 def _find_all(folder: Path) -> list[Skill]:
-    from valkyrie.specs.project import find_skills, skill_folders
-
     folders = list(skill_folders(folder)) if folder.is_dir() else []
     # Where there is none, the finder has the words for it.
     return _read_all([SkillRef(str(one), one) for one in folders]) if folders else find_skills(folder)
@@ -432,14 +426,10 @@ def _read_all(declared: Sequence[SkillRef]) -> list[Skill]:
 @lru_cache(maxsize=256)
 def _known(folder: Path, _changed_ns: int, _inode: int) -> Skill:
     """A skill read once for all trials, as long as its SKILL.md stays the same."""
-    from valkyrie.specs.project import read_skill
-
     return read_skill(folder)
 
 
 def _read(declared: SkillRef) -> Skill:
-    from valkyrie.specs.project import SKILL_FILE, read_skill
-
     file = declared.folder / SKILL_FILE
     if not file.is_file():
         return read_skill(declared.folder)

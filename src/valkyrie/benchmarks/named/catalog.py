@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from valkyrie.benchmarks.named.conversion import Converter
 
 
+SHIPPED = ("quickstart",)
+"""Benchmarks that come with the program."""
 _CATALOG_FILE = Path(__file__).with_name("catalog.toml")
 
 
@@ -232,8 +234,6 @@ def put(new: AddedBenchmark, tasks: Path) -> None:
 
 def remove(text: str) -> AddedBenchmark:
     """Forget a benchmark that was added."""
-    from valkyrie.benchmarks.catalog import SHIPPED
-
     found = find_added(text)
     if found is None:
         if text in SHIPPED:

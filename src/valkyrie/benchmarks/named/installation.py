@@ -16,7 +16,13 @@ from typing import Protocol, TypeVar
 from benchmark_runner.archive import disk_error
 from valkyrie.benchmarks.named import catalog, registries
 from valkyrie.benchmarks.named import conversion as writing
-from valkyrie.benchmarks.named.catalog import AddedBenchmark, PublicBenchmark, converter_of, suggestion
+from valkyrie.benchmarks.named.catalog import (
+    SHIPPED,
+    AddedBenchmark,
+    PublicBenchmark,
+    converter_of,
+    suggestion,
+)
 from valkyrie.benchmarks.named.conversion import ConverterOptions, TaskDraft, digest_of
 from valkyrie.benchmarks.task_dir.benchmark import LOCK_FILE_NAME as LOCK
 from valkyrie.benchmarks.task_dir.benchmark import MANIFEST_FILE_NAME as MANIFEST
@@ -257,8 +263,6 @@ class _Made:
 
 def _named(text: str) -> tuple[PublicBenchmark | None, str]:
     """The catalogue's entry, or a name of the user's own."""
-    from valkyrie.benchmarks.catalog import SHIPPED
-
     if entry := catalog.find(text):
         return entry, entry.name
     if text in SHIPPED:

@@ -78,10 +78,8 @@ class ServiceAddress:
             return False
 
 
-def reach_of(*, trusted: bool, allow_local: bool) -> Reach | None:
-    """Return how far an address may lead us, by who named it and whether they may name this machine."""
-    if trusted:
-        return None
+def reach_of(*, allow_local: bool) -> Reach:
+    """Return how far an address of somebody elsewhere may lead us."""
     return "loopback" if allow_local else "outside"
 
 

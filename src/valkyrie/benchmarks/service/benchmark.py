@@ -12,7 +12,7 @@ from sandboxes.masker import Masker
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink, host_folder_of
 from sandboxes.values import NetworkPolicy, SandboxLimits
-from valkyrie.benchmarks.protocol import Grading
+from valkyrie.benchmarks.protocol import BenchmarkCapabilities, Grading
 from valkyrie.benchmarks.service.address import GradingMode, ServiceAddress, guard
 from valkyrie.benchmarks.service.results import (
     StateKeeper,
@@ -198,6 +198,10 @@ class ServiceBenchmark:
     @property
     def name(self) -> str:
         return self.address.name
+
+    @property
+    def capabilities(self) -> BenchmarkCapabilities:
+        return BenchmarkCapabilities(headers=self.headers)
 
     @property
     def grading(self) -> GradingMode:

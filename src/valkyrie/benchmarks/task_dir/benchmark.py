@@ -22,7 +22,7 @@ from sandboxes import folder_contents
 from sandboxes.folder_contents import FolderDigests, FolderEntry, UnreadableContentError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
-from valkyrie.benchmarks.protocol import Grading
+from valkyrie.benchmarks.protocol import BenchmarkCapabilities, Grading
 from valkyrie.benchmarks.task_dir.execution import (
     graded,
     prepare,
@@ -288,6 +288,9 @@ TASKS_KEPT = 512
 class TaskDirBenchmark:
     """Tasks are folders with `task.toml`, `instruction.md` and `tests/test.sh`; ids are their paths."""
 
+    capabilities = BenchmarkCapabilities()
+    fraction = True
+
     def __init__(
         self,
         folder: Path,
@@ -329,10 +332,6 @@ class TaskDirBenchmark:
             "host_image": self._host_image,
             **({"allow_paths": [str(path) for path in self._allow_paths]} if self._allow_paths else {}),
         }
-
-    @property
-    def fraction(self) -> bool:
-        return True
 
     async def datasets(self) -> list[str]:
         return self._read_manifest().dataset_names

@@ -45,7 +45,7 @@ _READ_WHOLE = frozenset(
 _MOST_READ = 16 * 1024 * 1024
 
 
-def pack_benchmark(folder: Path, target: Path) -> str:
+def pack_upload(folder: Path, target: Path) -> str:
     """Write a benchmark's folder as a zip under one top folder of its name; returns the file's sha256.
 
     In it are `benchmark.toml`, `benchmark.lock` and every task's own parts, whatever they are called; what
@@ -98,7 +98,7 @@ def _add(packer: ArchivePacker, path: Path, name: str) -> None:
         raise BundleError(f"{path} is neither file, folder nor link; remove it.")
 
 
-def unpack_benchmark(archive: Path, cache: Path, digest: str) -> Path:
+def unpack_upload(archive: Path, cache: Path, digest: str) -> Path:
     """The folder of a packed benchmark below `cache`: unpacked and checked the first time it is asked for.
 
     `digest` is the archive's sha256. Threads and processes may ask at the same time.
