@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from valkyrie.benchmarks.catalog import SHIPPED
-from valkyrie.benchmarks.named.catalog import added, catalog, names
+from valkyrie.benchmarks.named.catalog import SHIPPED, added, catalog, names
 from valkyrie.benchmarks.named.catalog import remove as remove_benchmark
 from valkyrie.benchmarks.named.installation import AddRequest
 from valkyrie.benchmarks.named.installation import add as add_benchmark

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from valkyrie.benchmarks.catalog import SHIPPED
+from valkyrie.benchmarks.named.catalog import SHIPPED
 from valkyrie.cli.config import HISTORY, asked, forget, name_argument
 from valkyrie.cli.options import Decorated, verb
 from valkyrie.cli.output import Output

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from valkyrie import plugins, secrets
 from valkyrie.agents.catalog import CATALOG
-from valkyrie.benchmarks.catalog import SHIPPED
+from valkyrie.benchmarks.named.catalog import SHIPPED
 from valkyrie.benchmarks.service import address
 from valkyrie.config import values as config
 from valkyrie.config.values import secrets_path
