@@ -1,8 +1,7 @@
-"""What follows from results: jobs stop when they are decided, and notifications get content."""
+"""What follows from results: jobs stop when they are decided, messages tell of runs. Loaded on demand."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -10,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from valkyrie.compare.anytime import gather_evidence, positions_after
 from valkyrie.domain import Json, RunState
-from valkyrie.executor.open_runs import OpenRuns
 from valkyrie.report.presentation import run_links, run_view
 from valkyrie.report.results import results_document, told_arguments
 from valkyrie.report.statistics.anytime import decide
 from valkyrie.store import Store, jobs, notifications, runs, tenants, trials
-from valkyrie.store.journal import Writer
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
-    from valkyrie.tenants import Organisation
+    from valkyrie.store.rows import JobRow, RunRow
 
 
 _SHARE = 0.01
@@ -65,13 +62,13 @@ class StopRules:
         return bool(cuts)
 
 
-def pairs_of(rows: Sequence[Any]) -> list[tuple[Any, Any]]:
+def pairs_of(rows: Sequence[RunRow]) -> list[tuple[RunRow, RunRow]]:
     """Return the runs of a job that are compared: all pairs on the same benchmark and dataset."""
     return [(a, b) for a, b in combinations(rows, 2) if (a.benchmark, a.dataset) == (b.benchmark, b.dataset)]
 
 
 def _look(
-    connection: Connection, job: Any, rows: Sequence[Any], now: float
+    connection: Connection, job: JobRow, rows: Sequence[RunRow], now: float
 ) -> tuple[Json, dict[str, int]] | None:
     """Return the decision with what is new in it, and where runs end all of whose pairs are decided."""
     known: Mapping[tuple[str, str], Json] = {
@@ -83,7 +80,7 @@ def _look(
     for a, b in pairs:
         if (a.id, b.id) not in known and RunState.ERROR not in (a.state, b.state):
             mine, theirs = (_read(connection, read, one.id) for one in (a, b))
-            if found := _decide_pair(job.stop_rule, (a.id, mine), (b.id, theirs)):
+            if found := _decide_pair(job.stop_rule or {}, (a.id, mine), (b.id, theirs)):
                 new.append({**found, "decided_at": now})
     if not new:
         return None
@@ -131,7 +128,9 @@ def _read(connection: Connection, read: dict[str, Sequence[Any]], run_id: str) -
     return read[run_id]
 
 
-def _cuts(rows: Sequence[Any], pairs: Sequence[tuple[Any, Any]], decided: Sequence[Json]) -> dict[str, int]:
+def _cuts(
+    rows: Sequence[RunRow], pairs: Sequence[tuple[RunRow, RunRow]], decided: Sequence[Json]
+) -> dict[str, int]:
     """Return where runs end: after the last task one of their decisions needed, once all are made."""
     of_pair = {(one["a_run"], one["b_run"]): one["ends"] for one in decided}
     cuts: dict[str, int] = {}
@@ -142,37 +141,26 @@ def _cuts(rows: Sequence[Any], pairs: Sequence[tuple[Any, Any]], decided: Sequen
     return cuts
 
 
-# What messages to the outside find in an executor: the run's values, organisation, results and links.
+# What messages to the outside tell of a run.
 
 
 @dataclass(frozen=True, slots=True)
-class RunNotificationContext:
-    """An executor's side of its hooks (valkyrie.notifications.outbox.NotificationContext)."""
+class RunContent:
+    """Reads a run's results, arguments and links. Blocking."""
 
-    _store: Store
-    _writer: Writer
-    _open_runs: OpenRuns
+    store: Store
 
-    async def values(self, run_id: str) -> Mapping[str, str] | None:
-        return await self._open_runs.handed(run_id)
-
-    async def organisation(self, org_id: str, run_id: str) -> Organisation:
-        values = await self._open_runs.handed(run_id) or {}
-        return await asyncio.to_thread(self._open_runs.organisation, org_id, values)
-
-    async def results(self, run_id: str) -> Json:
-        return await asyncio.to_thread(self._results, run_id)
-
-    def _results(self, run_id: str) -> Json:
-        with self._store.reading() as connection:
+    def results(self, run_id: str) -> Json:
+        with self.store.reading() as connection:
             row = runs.get(connection, run_id)
+            org = tenants.org_by_id(connection, row.org_id)
             view = run_view(
                 row,
                 executor="alive",
                 folder="",
                 scores=trials.scores(connection, run_id),
                 families=trials.families(connection, run_id),
-                org=_org_name(connection, row.org_id),
+                org=org.name if org else row.org_id,
                 hooks=notifications.of_run(connection, run_id),
                 links=run_links(row.place, run_id),
             )
@@ -180,27 +168,10 @@ class RunNotificationContext:
             view = replace(view, arguments=told_arguments(row))
             return results_document(view, row.final_evaluation, rows, passes=row.passes)
 
-    async def arguments(self, run_id: str) -> Json:
-        row = await self._writer.call(lambda connection: runs.get(connection, run_id))
-        return told_arguments(row)
+    def arguments(self, run_id: str) -> Json:
+        with self.store.reading() as connection:
+            return told_arguments(runs.get(connection, run_id))
 
-    async def links(self, run_id: str) -> Mapping[str, str]:
-        row = await self._writer.call(lambda connection: runs.get(connection, run_id))
-        return run_links(row.place, run_id)
-
-    async def settled(self, run_id: str) -> None:
-        def forget(connection: Connection) -> bool:
-            ended = notifications.settled(
-                connection, run_id
-            )  # it may have been resumed just now, with other values
-            if ended:
-                runs.forget_handed(connection, run_id)
-            return ended
-
-        if await self._writer.call(forget):
-            self._open_runs.settled(run_id)
-
-
-def _org_name(connection: Connection, org_id: str) -> str:
-    org = tenants.org_by_id(connection, org_id)
-    return org.name if org else org_id
+    def links(self, run_id: str) -> Mapping[str, str]:
+        with self.store.reading() as connection:
+            return run_links(runs.get(connection, run_id).place, run_id)

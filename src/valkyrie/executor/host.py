@@ -16,6 +16,8 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,19 +29,20 @@ from valkyrie.config.values import config_path, database_url
 from valkyrie.domain import Json
 from valkyrie.errors import StoreError, UserError, ValkyrieError
 from valkyrie.executor.client import PARENT_PIPE, home_mark, only_one, socket_path
-from valkyrie.executor.conclusions import RunNotificationContext, StopRules
 from valkyrie.executor.open_runs import OpenRuns, TenantAccess
 from valkyrie.notifications.messages import local_allowed
 from valkyrie.notifications.outbox import NotificationRunner, Sender
 from valkyrie.schedule.scheduler import HostRoom, Scheduler
 from valkyrie.secrets.delivery import find_sealer
-from valkyrie.store import REVISION, Store, executors, runs
+from valkyrie.store import REVISION, Store, executors, notifications, runs
 from valkyrie.store.journal import Finish, Writer
 from valkyrie.store.layout import DataFolder
 from valkyrie.store.leases import Leased
 
 if TYPE_CHECKING:
+    from valkyrie.executor.conclusions import RunContent, StopRules
     from valkyrie.store import Connection
+    from valkyrie.tenants import Organisation
 
 
 Verb = Callable[[Json], Awaitable[Json]]
@@ -141,6 +144,51 @@ def refuse_exposed(data: DataFolder) -> None:
             )
 
 
+# What messages to the outside find in an executor: the run's values, organisation, results and links.
+
+
+@dataclass(frozen=True, slots=True)
+class RunNotificationContext:
+    """An executor's side of its hooks (valkyrie.notifications.outbox.NotificationContext)."""
+
+    _store: Store
+    _writer: Writer
+    _open_runs: OpenRuns
+
+    async def values(self, run_id: str) -> Mapping[str, str] | None:
+        return await self._open_runs.handed(run_id)
+
+    async def organisation(self, org_id: str, run_id: str) -> Organisation:
+        values = await self._open_runs.handed(run_id) or {}
+        return await asyncio.to_thread(self._open_runs.organisation, org_id, values)
+
+    async def results(self, run_id: str) -> Json:
+        return await asyncio.to_thread(self._content.results, run_id)
+
+    async def arguments(self, run_id: str) -> Json:
+        return await asyncio.to_thread(self._content.arguments, run_id)
+
+    async def links(self, run_id: str) -> Mapping[str, str]:
+        return await asyncio.to_thread(self._content.links, run_id)
+
+    @property
+    def _content(self) -> RunContent:
+        from valkyrie.executor.conclusions import RunContent  # with it reports and comparisons
+
+        return RunContent(self._store)
+
+    async def settled(self, run_id: str) -> None:
+        def forget(connection: Connection) -> bool:
+            # It may have been resumed just now, with other values.
+            ended = notifications.settled(connection, run_id)
+            if ended:
+                runs.forget_handed(connection, run_id)
+            return ended
+
+        if await self._writer.call(forget):
+            self._open_runs.settled(run_id)
+
+
 # An executor's life: take the lock, recover, serve, work, leave nothing behind.
 
 LEASE_S, SHORTEST_LEASE_S = 30.0, 3.0
@@ -199,7 +247,7 @@ class ExecutorHost:
         self._hooks = NotificationRunner(self.id, self._writer, telling, sender, self._home)
         self._open_runs.on_ended = self._hooks.wake
         self._scheduler = Scheduler(self.id, self._writer, self._open_runs, self._room)
-        self._scheduler.decide = StopRules().apply
+        self._scheduler.decide = self._decide
         control = ControlServer(socket_path(self._data), self._verbs())
         try:
             await self._begin()
@@ -230,6 +278,15 @@ class ExecutorHost:
             return TenantAccess(self._data, store)
         own = self._data.root / "server.key" if store.kind == "sqlite" else None
         return TenantAccess(self._data, store, server=True, sealer=find_sealer(own))
+
+    def _decide(self, connection: Connection, job_ids: Collection[str], now: float) -> bool:
+        return self._stop_rules.apply(connection, job_ids, now)
+
+    @cached_property
+    def _stop_rules(self) -> StopRules:
+        from valkyrie.executor.conclusions import StopRules  # with it reports and comparisons
+
+        return StopRules()
 
     async def _begin(self) -> None:
         now = time.time()

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sandboxes.errors import SandboxError
 from sandboxes.masker import Masker
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from valkyrie.artifact_store.protocol import LogKeeper
     from valkyrie.secrets.delivery import Sealer
     from valkyrie.store import Connection, Store
+    from valkyrie.store.rows import RunRow
     from valkyrie.tenants import Organisation
 
 
@@ -145,7 +146,7 @@ class ArtifactFetcher:
         """The things of a run's organisation; `values` were handed over with the run."""
         return self._tenant_access.organisation(org_id, delivery.credentials_of(values))
 
-    def away(self, row: Any, values: Mapping[str, str]) -> RemoteStorage:
+    def away(self, row: RunRow, values: Mapping[str, str]) -> RemoteStorage:
         """Return where else the run's attempts put what they leave."""
         if not row.place:
             return RemoteStorage()
@@ -165,7 +166,7 @@ class ArtifactFetcher:
             self._keepers[key] = made
         return self._keepers.get(key)
 
-    def source(self, row: Any, away: RemoteStorage) -> Json:
+    def source(self, row: RunRow, away: RemoteStorage) -> Json:
         """The benchmark's source, once the run's agent and an uploaded benchmark are on this machine."""
         self._fetch_agent(row, away)
         return self._here(row.benchmark_source, away)
@@ -189,7 +190,7 @@ class ArtifactFetcher:
             away.artifacts.get(upload_key(digest), file)
             return {**source, "path": str(benchmarks.unpack_upload(file, self._data.cache, digest))}
 
-    def _fetch_agent(self, row: Any, away: RemoteStorage) -> None:
+    def _fetch_agent(self, row: RunRow, away: RemoteStorage) -> None:
         name = row.agent_frozen.get("archive")
         archive = self._data.run(row.id).agent / str(name)
         if not name or archive.exists():
@@ -314,11 +315,11 @@ class OpenRuns:
         """The things of a run's organisation; `values` were handed over with the run."""
         return self._fetcher.organisation(org_id, values)
 
-    def _missing(self, row: Any) -> list[str]:
+    def _missing(self, row: RunRow) -> list[str]:
         """Return what the run must be handed and was not."""
         return [name for name in delivery.wanted(row.arguments) if name not in self._secrets.get(row.id, {})]
 
-    async def _make(self, row: Any) -> RunContext:
+    async def _make(self, row: RunRow) -> RunContext:
         arguments: Json = row.arguments
         folder = self._data.run(row.id)
         secrets = self._secrets.get(row.id, {})
@@ -378,7 +379,7 @@ class OpenRuns:
         proxy = self._model_proxies.to(url) if url and settings.provider != "process" else None
         return AgentEnvironment(self.layers, agent.layer, url, proxy)
 
-    async def _access(self, row: Any, provider: SandboxProvider) -> DaytonaProviderConfig | None:
+    async def _access(self, row: RunRow, provider: SandboxProvider) -> DaytonaProviderConfig | None:
         """Return how the run's benchmark reaches its sandboxes; None for benchmarks that are given them."""
         from_where = row.benchmark_source.get("reaches_sandboxes")
         if from_where is None:
@@ -452,7 +453,7 @@ class OpenRuns:
         if context and run_id not in self._contexts:
             await self._close(context)
 
-    def _benchmark(self, row: Any) -> Benchmark:
+    def _benchmark(self, row: RunRow) -> Benchmark:
         given = delivery.given_to_benchmark(self._secrets.get(row.id, {}), row.arguments)
         return benchmarks.open_frozen(row.benchmark_source, given)
 

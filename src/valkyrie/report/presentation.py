@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from valkyrie import views
 from valkyrie.artifact_store.protocol import run_prefix
@@ -27,6 +27,9 @@ from valkyrie.views import (
     TrialView,
     UsageView,
 )
+
+if TYPE_CHECKING:
+    from valkyrie.store.rows import AttemptRow, JobRow, RunRow, ViewedTrialRow
 
 ALIKE = 0.75
 COMPARED = 160
@@ -173,19 +176,19 @@ def run_view(
     )
 
 
-def _tokens(row: Any) -> TokensView | None:
+def _tokens(row: RunRow) -> TokensView | None:
     found = TokensView(row.input_tokens, row.cached_tokens, row.output_tokens)
     return found if found.input or found.output else None
 
 
-def _cost(row: Any) -> CostView | None:
+def _cost(row: RunRow) -> CostView | None:
     """Return what agents reported; also when none did yet, where a limit is set."""
     if not row.n_costed and row.max_cost is None:
         return None
     return CostView(total=row.cost_sum, reports=row.n_costed, limit=row.max_cost)
 
 
-def _note(row: Any, executor: str, *, embedded: bool) -> str | None:
+def _note(row: RunRow, executor: str, *, embedded: bool) -> str | None:
     note: str | None = row.note or row.stop_reason
     if note is not None or executor == "alive" or RunState(row.state).terminal:
         return note
@@ -194,18 +197,18 @@ def _note(row: Any, executor: str, *, embedded: bool) -> str | None:
     return "no executor is at work; it goes on as soon as one is (`valkyrie executor`, `valkyrie serve`)"
 
 
-def needs_scores(row: Any) -> bool:
+def needs_scores(row: RunRow) -> bool:
     """Return whether its intervals are found from every single score."""
     return not _is_counted(row)
 
 
-def _is_counted(row: Any) -> bool:
+def _is_counted(row: RunRow) -> bool:
     """Return every task simply passed or failed, once: counts say all there is."""
     simple = row.n_partial == 0 and int(row.arguments.get("trials", 1)) == 1
     return bool(row.fraction) and bool(simple) and not row.arguments.get("family")
 
 
-def score_view(row: Any, scores: ByTask | None, families: Families = None) -> ScoreView:
+def score_view(row: RunRow, scores: ByTask | None, families: Families = None) -> ScoreView:
     """The four numbers. While a run goes on, they are those of what counts so far."""
     found = run_scores(row)
     errors = {category.value: getattr(row, name) for category, name in ERROR_COUNTERS.items()}
@@ -237,13 +240,15 @@ def score_view(row: Any, scores: ByTask | None, families: Families = None) -> Sc
     )
 
 
-def _spread(row: Any, scores: ByTask | None) -> Json | None:
+def _spread(row: RunRow, scores: ByTask | None) -> Json | None:
     if not scores or not RunState(row.state).terminal:
         return None
     return spread_json({task: [one for one in own if one is not None] for task, own in scores.items()})
 
 
-def _graded_interval(row: Any, found: RunScores, scores: ByTask | None, families: Families) -> FoundInterval:
+def _graded_interval(
+    row: RunRow, found: RunScores, scores: ByTask | None, families: Families
+) -> FoundInterval:
     """Of `score_graded`: over graded trials, and those that ended by the agent's doing.
 
     None of a run that stopped when its job was decided: `job fetch` has one that holds all the same.
@@ -258,7 +263,9 @@ def _graded_interval(row: Any, found: RunScores, scores: ByTask | None, families
     return _mean_interval(counted, found.score_graded, families, fraction=row.fraction)
 
 
-def _final_interval(row: Any, found: RunScores, scores: ByTask | None, families: Families) -> FoundInterval:
+def _final_interval(
+    row: RunRow, found: RunScores, scores: ByTask | None, families: Families
+) -> FoundInterval:
     """Of `final_score`: over every planned trial, where one without a grade counts 0."""
     if found.final_score is None or not found.counted or row.arguments.get("stop_rule"):
         return None, None
@@ -287,7 +294,7 @@ def reason_of(evidence: object) -> str | None:
     return said if isinstance(said, str) and said else None
 
 
-def trial_view(row: Any) -> TrialView:
+def trial_view(row: ViewedTrialRow) -> TrialView:
     """One trial, as `store.trials` reads it."""
     values = list(row[:24])
     values[14], values[16] = values[14] or {}, _usage(values[16])
@@ -323,7 +330,7 @@ def scores_view(row: Any) -> TrialView:
     )
 
 
-def attempt_view(row: Any, *, current: str, log: str | None, artifacts: str | None) -> AttemptView:
+def attempt_view(row: AttemptRow, *, current: str, log: str | None, artifacts: str | None) -> AttemptView:
     """One attempt; while it runs its phase is the trial's state."""
     return AttemptView(
         number=row.number,
@@ -412,7 +419,7 @@ def _disposition(
 # A job's rows as the view people see; its state is what its runs say.
 
 
-def job_view(row: Any, runs: Sequence[RunView], *, org: str) -> views.JobView:
+def job_view(row: JobRow, runs: Sequence[RunView], *, org: str) -> views.JobView:
     """One job with its runs, in order."""
     asked = row.arguments
     template = asked["template"]

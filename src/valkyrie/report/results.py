@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from pydantic_core import to_json as to_json_bytes
@@ -13,13 +13,16 @@ from pydantic_core import to_json as to_json_bytes
 from valkyrie.domain import COUNTED_AS_ZERO, Json, TrialState, ended_by_agent
 from valkyrie.views import HookView, RunView, to_json
 
+if TYPE_CHECKING:
+    from valkyrie.store.rows import RunRow
+
 _CONTRACT = (
     *("name", "model", "install_cmd", "run_cmd", "final_output", "output_artifacts"),
     *("egress_allowlist", "secrets", "kwargs"),
 )
 
 
-def told_arguments(row: Any) -> Json:
+def told_arguments(row: RunRow) -> Json:
     """The arguments of a run's row, secrets by name only; agent and benchmark by their names."""
     arguments: Json = row.arguments
     frozen: Json = row.agent_frozen

@@ -6,13 +6,16 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, bindparam, func, select, text, update
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from valkyrie.domain import Category, Json, RunState, TrialState
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, TOKEN_COUNTERS, job, run
+
+if TYPE_CHECKING:
+    from valkyrie.store.rows import RunRow
 
 CHANNEL = "valkyrie_changes"
 """Where PostgreSQL tells other processes that something was committed."""
@@ -163,13 +166,13 @@ class RunScores:
         return self.counted / self.planned if self.planned else 0.0
 
 
-def state_counts(row: Any) -> dict[str, int]:
+def state_counts(row: RunRow) -> dict[str, int]:
     """Return a run's trials by state; SKIPPED is there only where some are."""
     counts = {state: int(getattr(row, name)) for state, name in STATE_COUNTERS.items()}
     return {state.value: n for state, n in counts.items() if n or state is not TrialState.SKIPPED}
 
 
-def run_scores(row: Any) -> RunScores:
+def run_scores(row: RunRow) -> RunScores:
     """The numbers of a run's row; while it goes on, those of what was graded so far."""
     graded = row.n_finished
     zeroed = getattr(row, ERROR_COUNTERS[Category.AGENT])
@@ -200,7 +203,9 @@ def run_scores(row: Any) -> RunScores:
     )
 
 
-def _range(row: Any, planned: int, ungraded: int, score: float | None) -> tuple[float | None, float | None]:
+def _range(
+    row: RunRow, planned: int, ungraded: int, score: float | None
+) -> tuple[float | None, float | None]:
     """Return what the score would be if all ungraded trials had failed, and if all had passed.
 
     Known where scores are fractions. The benchmark's own function said it when the run ended; else every

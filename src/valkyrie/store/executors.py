@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, or_, select, text, update
+from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select, text, update
 
 from valkyrie.domain import Json, Outcome, TrialState
 from valkyrie.store import schema
 from valkyrie.store.counters import count, lock_runs, spending
 from valkyrie.store.database import LONGEST_OUTAGE_S
 from valkyrie.store.schema import STATE_COUNTERS, attempt, executor, run, trial
+
+if TYPE_CHECKING:
+    from valkyrie.store.rows import ExecutorRow
 
 _TIMES = ("started_at", "heartbeat_at", "expires_at")
 
@@ -44,7 +47,7 @@ def end_executor(connection: Connection, executor_id: str) -> None:
     )
 
 
-def living(connection: Connection) -> Sequence[Row[Any]]:
+def living(connection: Connection) -> Sequence[ExecutorRow]:
     """Executors that live, oldest first; `active` is how many trials each holds."""
     held = (
         select(func.count())
@@ -53,11 +56,12 @@ def living(connection: Connection) -> Sequence[Row[Any]]:
         .scalar_subquery()
         .label("active")
     )
-    return connection.execute(
+    rows = connection.execute(
         select(executor, held)
         .where(executor.c.ended_at.is_(None), executor.c.expires_at > schema.now(connection))
         .order_by(executor.c.started_at, executor.c.id)
-    ).all()
+    )
+    return cast("Sequence[ExecutorRow]", rows.all())
 
 
 def lives_at(connection: Connection, home: str) -> bool:

@@ -7,7 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import Connection, Row, delete, insert, select, tuple_, update
 
@@ -18,6 +18,9 @@ from valkyrie.store.executors import ACTIVE_STATES, AT_ONCE, give_back
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, job, run, trial
 from valkyrie.text import did_you_mean
 
+if TYPE_CHECKING:
+    from valkyrie.store.rows import JobRow, RunRow
+
 MOST_NAMES = 200
 """So many recent names are looked at for one that is like an unknown one."""
 
@@ -27,15 +30,15 @@ def create(connection: Connection, values: Json) -> None:
     connection.execute(insert(job).values(version=1, **values))
 
 
-def get(connection: Connection, job_id: str) -> Row[Any]:
+def get(connection: Connection, job_id: str) -> JobRow:
     """One job's row."""
     row = connection.execute(select(job).where(job.c.id == job_id)).one_or_none()
     if row is None:
         raise UnknownError(f"No job {job_id!r}. `valk job list --all` shows them.")
-    return row
+    return cast("JobRow", row)
 
 
-def locked(connection: Connection, job_id: str) -> Row[Any]:
+def locked(connection: Connection, job_id: str) -> JobRow:
     """One job's row; it and its runs are nobody else's to change until this transaction ends.
 
     The job first, then its runs in the order everyone locks them.
@@ -111,12 +114,12 @@ def recent_names(connection: Connection, org_id: str) -> Sequence[str]:
     return connection.execute(recent.limit(MOST_NAMES)).scalars().all()
 
 
-def runs_of(connection: Connection, job_ids: Sequence[str]) -> dict[str, list[Row[Any]]]:
+def runs_of(connection: Connection, job_ids: Sequence[str]) -> dict[str, list[RunRow]]:
     """The rows of these jobs' runs, by job, in their order."""
-    found: dict[str, list[Row[Any]]] = {job_id: [] for job_id in job_ids}
+    found: dict[str, list[RunRow]] = {job_id: [] for job_id in job_ids}
     rows = select(run).where(run.c.job_id.in_(list(job_ids))).order_by(run.c.job_id, run.c.job_position)
     for row in connection.execute(rows):
-        found[row.job_id].append(row)
+        found[row.job_id].append(cast("RunRow", row))
     return found
 
 
@@ -137,7 +140,7 @@ def page(
     name: str | None = None,
     limit: int = 50,
     cursor: str | None = None,
-) -> tuple[Sequence[Row[Any]], str | None]:
+) -> tuple[Sequence[JobRow], str | None]:
     """Jobs, newest first (keyset pages), and the next cursor."""
     wanted = [job.c.org_id == org_id]
     if since is not None:
@@ -147,13 +150,14 @@ def page(
     if cursor:
         wanted.append(tuple_(job.c.created_at, job.c.id) < _place(cursor))
     order = (job.c.created_at.desc(), job.c.id.desc())
-    rows = connection.execute(select(job).where(*wanted).order_by(*order).limit(limit + 1)).all()
+    found = connection.execute(select(job).where(*wanted).order_by(*order).limit(limit + 1)).all()
+    rows = cast("Sequence[JobRow]", found)
     if len(rows) <= limit:
         return rows, None
     return rows[:limit], cursor_after(rows[limit - 1])
 
 
-def cursor_after(row: Any) -> str:
+def cursor_after(row: JobRow) -> str:
     """Return where a list goes on after this job."""
     return base64.urlsafe_b64encode(json.dumps([row.created_at, row.id]).encode()).decode()
 

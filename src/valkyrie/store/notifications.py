@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import ColumnElement, Connection, and_, exists, func, or_, select, update
 
@@ -16,18 +16,21 @@ from valkyrie.store.counters import run_scores, state_counts
 from valkyrie.store.schema import ERROR_COUNTERS, executor, hook, run
 from valkyrie.views import HookView
 
+if TYPE_CHECKING:
+    from valkyrie.store.rows import RunRow
+
 NAMES = ("benchmark", "dataset", "agent", "model", "label", "started_by", "created_at")
 """Columns of a run that stay as they are."""
 MOST_ERROR = 2000
 
 
-def progress(row: Any) -> tuple[int, int]:
+def progress(row: RunRow) -> tuple[int, int]:
     """(trials that ended, however; all trials)."""
     done = row.n_finished + row.n_error + row.n_stopped + row.n_skipped
     return done, done + row.n_pending + row.n_building + row.n_in_progress + row.n_evaluating
 
 
-def snapshot(row: Any, now: float) -> Json:
+def snapshot(row: RunRow, now: float) -> Json:
     """A run's state, counts and score at this moment: it may have moved on when the message is sent."""
     done, total = progress(row)
     errors = {category.value: getattr(row, name) for category, name in ERROR_COUNTERS.items()}
@@ -86,7 +89,7 @@ PENDING, DONE, FAILED = "pending", "done", "failed"
 PROGRESS, ENDED = "progress:", "ended:"
 
 
-def plan_progress(connection: Connection, row: Any, now: float) -> None:
+def plan_progress(connection: Connection, row: RunRow, now: float) -> None:
     """Write down the thresholds a run has passed; `row` is its row as it stands.
 
     At 100 % there is none: the run's ending is told instead. Neither while it is being stopped.
@@ -108,10 +111,10 @@ def plan_progress_of(connection: Connection, run_ids: Collection[str], now: floa
     """`plan_progress` for each of these runs that wishes to tell anyone."""
     wishing = select(run).where(run.c.id.in_(list(run_ids)), run.c.notify.is_not(None))
     for row in connection.execute(wishing).all():
-        plan_progress(connection, row, now)
+        plan_progress(connection, cast("RunRow", row), now)
 
 
-def plan_ending(connection: Connection, row: Any, now: float) -> None:
+def plan_ending(connection: Connection, row: RunRow, now: float) -> None:
     """Write down what an ending sets off; `row` is the run's row with its last state and `endings` counted.
 
     In the transaction that ends the run, so that no crash can come between.
@@ -122,7 +125,7 @@ def plan_ending(connection: Connection, row: Any, now: float) -> None:
     _write_down(connection, row, [(kind, f"{ENDED}{row.endings}") for kind in kinds], now)
 
 
-def _write_down(connection: Connection, row: Any, wanted: Sequence[tuple[str, str]], now: float) -> None:
+def _write_down(connection: Connection, row: RunRow, wanted: Sequence[tuple[str, str]], now: float) -> None:
     if not wanted:
         return
     there = connection.execute(select(hook.c.kind, hook.c.trigger).where(hook.c.run_id == row.id)).all()

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import Connection, Row, func, insert, select, update
 
@@ -20,6 +20,9 @@ from valkyrie.errors import UnknownError, UserError
 from valkyrie.store.counters import add_grade, count
 from valkyrie.store.runs import locked, regrades_under_way
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, attempt, regrade, run, trial
+
+if TYPE_CHECKING:
+    from valkyrie.store.rows import RegradeRow, RunRow
 
 _FINALS = ("final_score", "score_graded", "score_confirmed", "final_evaluation")
 _VERDICT = (
@@ -68,16 +71,16 @@ class GradingVerdict:
         return passed
 
 
-def gradings(connection: Connection, run_id: str) -> Sequence[Row[Any]]:
+def gradings(connection: Connection, run_id: str) -> Sequence[RegradeRow]:
     """Return the run's gradings by number; none if it was never graded again."""
     rows = select(regrade).where(regrade.c.run_id == run_id).order_by(regrade.c.number)
-    return connection.execute(rows).all()
+    return cast("Sequence[RegradeRow]", connection.execute(rows).all())
 
 
-def of_number(connection: Connection, run_id: str, number: int) -> Row[Any] | None:
+def of_number(connection: Connection, run_id: str, number: int) -> RegradeRow | None:
     """Return one grading, or None if there is none of that number."""
     rows = select(regrade).where(regrade.c.run_id == run_id, regrade.c.number == number)
-    return connection.execute(rows).one_or_none()
+    return cast("RegradeRow | None", connection.execute(rows).one_or_none())
 
 
 def decided(connection: Connection, run_id: str) -> Sequence[Row[Any]]:
@@ -234,7 +237,7 @@ def use(connection: Connection, run_id: str, number: int, now: float) -> None:
     )
 
 
-def usable(connection: Connection, run_id: str, number: int) -> Row[Any]:
+def usable(connection: Connection, run_id: str, number: int) -> RegradeRow:
     """Return a grading that has ended and is of the run's present work; UserError else."""
     found = of_number(connection, run_id, number)
     if found is None:
@@ -334,7 +337,7 @@ def _add(
     )
 
 
-def _say(connection: Connection, row: Any, **more: Any) -> None:
+def _say(connection: Connection, row: RegradeRow, **more: Any) -> None:
     """Add to what is recorded of a grading."""
     connection.execute(
         update(regrade)
@@ -343,7 +346,7 @@ def _say(connection: Connection, row: Any, **more: Any) -> None:
     )
 
 
-def _write_finals(connection: Connection, row: Any, number: int, now: float) -> None:
+def _write_finals(connection: Connection, row: RunRow, number: int, now: float) -> None:
     connection.execute(
         update(regrade)
         .where(regrade.c.run_id == row.id, regrade.c.number == number)
@@ -391,7 +394,9 @@ def _make_pending(connection: Connection, run_id: str, chosen: Sequence[Regraded
     return version
 
 
-def _write_verdicts(connection: Connection, row: Any, wanted: Sequence[GradingVerdict]) -> dict[str, float]:
+def _write_verdicts(
+    connection: Connection, row: RunRow, wanted: Sequence[GradingVerdict]
+) -> dict[str, float]:
     """Give trials these verdicts; return how that changed the run's counters."""
     before = {found.id: found for found in _rows(connection, row.id)}
     moved = [one for one in wanted if one.attempt is not None and _differs(before[one.trial_id], one)]

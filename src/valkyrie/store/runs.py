@@ -8,13 +8,12 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     FromClause,
-    Row,
     Select,
     delete,
     func,
@@ -43,6 +42,9 @@ from valkyrie.store.schema import (
 )
 from valkyrie.store.trials import scores
 from valkyrie.text import did_you_mean
+
+if TYPE_CHECKING:
+    from valkyrie.store.rows import RegradeRow, RunRow
 
 # Find runs by a reference, page by page, in the order they are served, and by their scores.
 
@@ -131,11 +133,11 @@ def _run_of_agent(connection: Connection, job_id: str, agent: str) -> str:
     raise UnknownError(f"Job {name!r} has no agent {agent[:80]!r}.{near}{_choices(name, rows)}")
 
 
-def _with_model(row: Any) -> str:
+def _with_model(row: RunRow) -> str:
     return f"{row.agent}:{row.model}" if row.model else str(row.agent)
 
 
-def _choices(name: str, rows: Sequence[Any]) -> str:
+def _choices(name: str, rows: Sequence[RunRow]) -> str:
     """Each run in the shortest words that mean no other: JOB/AGENT, JOB/AGENT:MODEL, or its id."""
     agents = [row.agent for row in rows]
     models = [_with_model(row) for row in rows]
@@ -172,10 +174,10 @@ class RunQuery:
     cursor: str | None = None
 
 
-def page(connection: Connection, query: RunQuery) -> tuple[Sequence[Row[Any]], int, str | None]:
+def page(connection: Connection, query: RunQuery) -> tuple[Sequence[RunRow], int, str | None]:
     """Runs that match (keyset pages), how many match in all (or MOST_COUNTED), and the next cursor."""
     total: int = connection.execute(counted(query)).scalar_one()
-    rows = connection.execute(matching(query)).all()
+    rows = cast("Sequence[RunRow]", connection.execute(matching(query)).all())
     if len(rows) <= query.limit:
         return rows, total, None
     last = rows[query.limit - 1]
@@ -236,14 +238,15 @@ def _after(query: RunQuery) -> ColumnElement[bool]:
     return key < (at, run_id) if query.newest_first else key > (at, run_id)
 
 
-def queue(connection: Connection, org_id: str, limit: int = 1000) -> Sequence[Row[Any]]:
+def queue(connection: Connection, org_id: str, limit: int = 1000) -> Sequence[RunRow]:
     """The organisation's open runs, in the order they are served."""
-    return connection.execute(
+    rows = connection.execute(
         select(run)
         .where(run.c.org_id == org_id, run.c.state.in_(OPEN_RUNS))
         .order_by(run.c.priority, run.c.created_at, run.c.id)
         .limit(limit)
-    ).all()
+    )
+    return cast("Sequence[RunRow]", rows.all())
 
 
 # Scores of earlier runs of a benchmark: how much they vary says what a new run can show.
@@ -352,15 +355,15 @@ def extend(connection: Connection, run_id: str, more: Sequence[NewTrial]) -> int
     return len(new)
 
 
-def get(connection: Connection, run_id: str) -> Row[Any]:
+def get(connection: Connection, run_id: str) -> RunRow:
     """One run's row."""
     row = connection.execute(select(run).where(run.c.id == run_id)).one_or_none()
     if row is None:
         raise UnknownError(f"No run {run_id!r}. `valk run list` shows them.")
-    return row
+    return cast("RunRow", row)
 
 
-def locked(connection: Connection, run_id: str) -> Row[Any]:
+def locked(connection: Connection, run_id: str) -> RunRow:
     """One run's row, nobody else's to change until this transaction ends."""
     lock_runs(connection, [run_id])
     return get(connection, run_id)
@@ -492,7 +495,7 @@ def reopen(
     return len(rows)
 
 
-def _interrupted(connection: Connection, row: Any) -> Json:
+def _interrupted(connection: Connection, row: RunRow) -> Json:
     """Return the columns of a run whose executor is gone: it worked until its last trial began or ended."""
     if row.working_since is None or executors.living(connection):
         return {}
@@ -500,7 +503,7 @@ def _interrupted(connection: Connection, row: Any) -> Json:
     return worked(row, max(row.leased_at or 0.0, last or 0.0))
 
 
-def _errors_before(row: Any, reopened: int) -> int:
+def _errors_before(row: RunRow, reopened: int) -> int:
     """Return how many errors do not count when a run that goes on is looked at to stop by itself.
 
     Those of one that was stopped do not; one that lost its executor is where it was.
@@ -517,12 +520,12 @@ def regrading(connection: Connection, run_id: str) -> bool:
     return connection.execute(found.limit(1)).scalar() is not None
 
 
-def regrades_under_way(connection: Connection, run_ids: Collection[str]) -> dict[str, Row[Any]]:
+def regrades_under_way(connection: Connection, run_ids: Collection[str]) -> dict[str, RegradeRow]:
     """Return the grading that has not ended, of each of these runs that has one."""
     rows = select(regrade).where(
         regrade.c.run_id.in_(list(run_ids)), regrade.c.number > 0, regrade.c.finished_at.is_(None)
     )
-    return {row.run_id: row for row in connection.execute(rows)}
+    return {row.run_id: cast("RegradeRow", row) for row in connection.execute(rows)}
 
 
 def was_regraded(connection: Connection, run_id: str) -> bool:
@@ -583,7 +586,7 @@ def conclude(
     return True
 
 
-def worked(row: Any, until: float) -> Json:
+def worked(row: RunRow, until: float) -> Json:
     """Return the columns of a run that does not work any more: how long it did, in all its passes."""
     since = row.working_since
     return {"working_since": None, "worked_s": row.worked_s + (max(0.0, until - since) if since else 0.0)}
@@ -610,7 +613,7 @@ def _finite(score: float | None) -> float | None:
     return score if score is not None and math.isfinite(score) else None
 
 
-def cost_note(row: Any) -> str | None:
+def cost_note(row: RunRow) -> str | None:
     """Return what is to be said of a run whose agents reported more than it may cost."""
     if row.max_cost is None or row.cost_sum < row.max_cost or not row.n_stopped + row.n_pending:
         return None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, null, or_, select
 
 from valkyrie.domain import COUNTED_AS_ZERO, Outcome, TrialState, ended_by_agent, worst_score
 from valkyrie.errors import UnknownError
 from valkyrie.store.schema import attempt, trial
+
+if TYPE_CHECKING:
+    from valkyrie.store.rows import AttemptRow, TrialRow, ViewedTrialRow
 
 AT_ONCE = 500
 LARGEST = 2**31 - 1
@@ -66,7 +69,7 @@ def _columns(detail: str) -> list[ColumnElement[Any]]:
     return [*(trial.c[name] for name in _VIEWED), result]
 
 
-def trials(connection: Connection, run_id: str, query: TrialQuery) -> tuple[Sequence[Row[Any]], int]:
+def trials(connection: Connection, run_id: str, query: TrialQuery) -> tuple[Sequence[ViewedTrialRow], int]:
     """Trials that match, and how many match in all; behind a position, how many there are here."""
     wanted = [trial.c.run_id == run_id]
     if query.states:
@@ -79,7 +82,7 @@ def trials(connection: Connection, run_id: str, query: TrialQuery) -> tuple[Sequ
     if query.after is not None:
         behind = select(*columns).where(*wanted, trial.c.position > min(query.after, LARGEST))
         found = connection.execute(behind.order_by(trial.c.position).limit(min(query.limit, LARGEST))).all()
-        return found, len(found)
+        return cast("Sequence[ViewedTrialRow]", found), len(found)
     total = connection.execute(select(func.count()).select_from(trial).where(*wanted)).scalar() or 0
     # Databases differ in where they put what is not there.
     key = _SORTS[query.sort]
@@ -93,7 +96,7 @@ def trials(connection: Connection, run_id: str, query: TrialQuery) -> tuple[Sequ
         .limit(min(query.limit, LARGEST))
         .offset(min(query.offset, LARGEST))
     ).all()
-    return rows, total
+    return cast("Sequence[ViewedTrialRow]", rows), total
 
 
 def _no_pass() -> ColumnElement[bool]:
@@ -126,7 +129,7 @@ def progress_since(connection: Connection, run_id: str, version: int) -> Iterato
         yield from found
 
 
-def one_trial(connection: Connection, run_id: str, task_id: str, k: int) -> Row[Any]:
+def one_trial(connection: Connection, run_id: str, task_id: str, k: int) -> TrialRow:
     """One trial's row, result included."""
     row = connection.execute(
         select(trial).where(
@@ -138,32 +141,33 @@ def one_trial(connection: Connection, run_id: str, task_id: str, k: int) -> Row[
             f"Run {run_id[:8]} has no trial {k} of task {task_id!r}. "
             f"`valk run tasks {run_id[:8]}` lists them."
         )
-    return row
+    return cast("TrialRow", row)
 
 
-def each_result(connection: Connection, run_id: str) -> Iterator[Row[Any]]:
+def each_result(connection: Connection, run_id: str) -> Iterator[TrialRow]:
     """Yield every trial of a run with its result, in order, without holding them all."""
     statement = select(trial).where(trial.c.run_id == run_id).order_by(trial.c.position)
     with connection.execute(statement.execution_options(yield_per=AT_ONCE)) as found:
-        yield from found
+        yield from cast("Iterator[TrialRow]", found)
 
 
 def results_behind(
     connection: Connection, run_id: str, after: int, limit: int = AT_ONCE
-) -> Sequence[Row[Any]]:
+) -> Sequence[ViewedTrialRow]:
     """Return the next trials of a run behind a position, with what the results file says of each."""
     wanted: list[ColumnElement[Any]] = [trial.c[name] for name in (*_VIEWED, "result")]
     behind = select(*wanted).where(trial.c.run_id == run_id, trial.c.position > after)
-    return connection.execute(behind.order_by(trial.c.position).limit(limit)).all()
+    rows = connection.execute(behind.order_by(trial.c.position).limit(limit)).all()
+    return cast("Sequence[ViewedTrialRow]", rows)
 
 
-def results_of_tasks(connection: Connection, run_id: str, task_ids: Sequence[str]) -> Sequence[Row[Any]]:
+def results_of_tasks(connection: Connection, run_id: str, task_ids: Sequence[str]) -> Sequence[TrialRow]:
     """Return all trials of these tasks with their results, in order."""
-    found: list[Row[Any]] = []
+    found: list[TrialRow] = []
     for start in range(0, len(task_ids), AT_ONCE):
         some = task_ids[start : start + AT_ONCE]
         statement = select(trial).where(trial.c.run_id == run_id, trial.c.task_id.in_(some))
-        found += connection.execute(statement.order_by(trial.c.position))
+        found += cast("Iterator[TrialRow]", connection.execute(statement.order_by(trial.c.position)))
     return found
 
 
@@ -226,11 +230,10 @@ def families(connection: Connection, run_id: str) -> dict[str, str]:
     return {row.task_id: row.family for row in connection.execute(rows)}
 
 
-def attempts(connection: Connection, trial_id: int) -> Sequence[Row[Any]]:
+def attempts(connection: Connection, trial_id: int) -> Sequence[AttemptRow]:
     """Return every attempt of a trial, oldest first."""
-    return connection.execute(
-        select(attempt).where(attempt.c.trial_id == trial_id).order_by(attempt.c.number)
-    ).all()
+    rows = select(attempt).where(attempt.c.trial_id == trial_id).order_by(attempt.c.number)
+    return cast("Sequence[AttemptRow]", connection.execute(rows).all())
 
 
 def errors(connection: Connection, run_id: str) -> Sequence[Any]:

@@ -37,6 +37,7 @@ from valkyrie.views import (
 if TYPE_CHECKING:
     from valkyrie.artifact_store.protocol import ArtifactStore
     from valkyrie.benchmarks.protocol import Benchmark
+    from valkyrie.store.rows import RunRow
 
 _OTHERWISE = ("instruction", "cwd", "image", "env", "user", "network", "limits")
 """Fields of a task that its tests may rely on and that are not taken from other tests."""
@@ -88,7 +89,7 @@ class GradingVerbs:
             self._reader.fetch(row.id), number, row.grading, trials, left_out, [*notices, *more], started=True
         )
 
-    def _begin(self, row: Any, number: int, chosen: Sequence[_Chosen], arguments: Json) -> Sequence[str]:
+    def _begin(self, row: RunRow, number: int, chosen: Sequence[_Chosen], arguments: Json) -> Sequence[str]:
         values, notices = self._runs.values_again(row, {}, row.benchmark_source)
         with self._context.store.writing() as connection:
             if row.bound and executors.lives_at(connection, row.bound):
@@ -106,7 +107,7 @@ class GradingVerbs:
         return [*notices, *self._context.dispatch.deliver(row.id, values)]
 
     def _choose(
-        self, row: Any, rows: Sequence[Any], request: RegradeRequest
+        self, row: RunRow, rows: Sequence[Any], request: RegradeRequest
     ) -> tuple[list[_Chosen], list[TrialLeftOut]]:
         """Return the trials that can be graded again, and the others with the reason."""
         place = (row.place or {}).get("artifacts")
@@ -124,7 +125,7 @@ class GradingVerbs:
         return chosen, left_out
 
     def _graders(
-        self, row: Any, chosen: Sequence[_Chosen], request: RegradeRequest, scratch: Path
+        self, row: RunRow, chosen: Sequence[_Chosen], request: RegradeRequest, scratch: Path
     ) -> tuple[Json, Sequence[str]]:
         """Return what the executor opens to grade with, frozen, and what the user should know."""
         if request.judge:
@@ -147,7 +148,7 @@ class GradingVerbs:
         notices = asyncio.run(_check_tests(row, source, task_ids, opened.name, variables))
         return {"tests": opened.name, "source": source}, notices
 
-    def _frozen_tests(self, row: Any, opened: Benchmark, scratch: Path, *, keep: bool) -> Json:
+    def _frozen_tests(self, row: RunRow, opened: Benchmark, scratch: Path, *, keep: bool) -> Json:
         """Pack the tests by digest, so that a resume uses the same; return how they are opened again."""
         archive = scratch / "tests.zip"
         if digest := opened.source.get("upload"):
@@ -208,7 +209,7 @@ class GradingVerbs:
 class _KeptTrials:
     """What one run kept of its trials."""
 
-    row: Any
+    row: RunRow
     work: KeptWork
     artifacts: ArtifactStore | None
 
@@ -278,7 +279,7 @@ def _no_attempt(one: Any) -> str | None:
     return None
 
 
-def _check_kind(row: Any, request: RegradeRequest) -> None:
+def _check_kind(row: RunRow, request: RegradeRequest) -> None:
     kind = row.benchmark_source.get("kind")
     if not RunState(row.state).terminal:
         raise UserError(f"Run {row.id[:8]} is {row.state}; wait for its end, or stop it first.")
@@ -292,7 +293,7 @@ def _check_kind(row: Any, request: RegradeRequest) -> None:
         )
 
 
-def _judged_spec(row: Any) -> Any:
+def _judged_spec(row: RunRow) -> Any:
     from valkyrie.benchmarks.eval_spec.source import JudgedSpec
 
     return JudgedSpec(row.benchmark_source)
@@ -310,7 +311,7 @@ def _nothing(run_id: str, left_out: Sequence[TrialLeftOut]) -> str:
 
 
 async def _check_tests(
-    row: Any, source: Json, task_ids: Sequence[str], named: str, variables: Mapping[str, str]
+    row: RunRow, source: Json, task_ids: Sequence[str], named: str, variables: Mapping[str, str]
 ) -> list[str]:
     """Refuse tests that lack a task; return what else of their tasks is not used."""
     other = benchmarks.open_frozen(source, variables)
@@ -362,7 +363,7 @@ def _change(one: GradingVerdict, other: GradingVerdict) -> GradingChange | None:
     )
 
 
-def _grading_view(found: Any, row: Any) -> GradingView:
+def _grading_view(found: Any, row: RunRow) -> GradingView:
     arguments: Mapping[str, Any] = found.arguments
     state = "ended" if found.finished_at is not None else "under way"
     for word in ("outdated", "dropped"):
@@ -384,7 +385,7 @@ def _grading_view(found: Any, row: Any) -> GradingView:
     )
 
 
-def _own_view(row: Any) -> GradingView:
+def _own_view(row: RunRow) -> GradingView:
     return GradingView(
         number=0,
         created_at=row.created_at,

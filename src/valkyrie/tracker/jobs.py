@@ -391,7 +391,7 @@ def _grow(context: CallerContext, verbs: JobVerbs, view: JobView, change: JobCha
         *JobPlanned(new, selections).requests(template),
     ]
     grows = bool(further) or any(one.more for one in growths)
-    last = max((one.job_position for one in rows), default=-1)
+    last = max((one.job_position or 0 for one in rows), default=-1)
     new_runs = verbs.prepare_runs(view.id, further, first=last + 1)
     arguments = {
         **{name: value for name, value in row.arguments.items() if name != "digest" or not grows},

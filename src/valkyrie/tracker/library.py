@@ -122,7 +122,9 @@ class LibraryVerbs:
         with self._context.store.reading() as connection:
             rows = runs.page(connection, wanted)[0]
         view = _disk_view(self._context.data, {row.id: row.state for row in rows})
-        elsewhere = self._elsewhere({row.id: row.place for row in rows if (row.place or {}).get("artifacts")})
+        elsewhere = self._elsewhere(
+            {row.id: row.place for row in rows if row.place and row.place.get("artifacts")}
+        )
         if self._context.sees_machine:
             return replace(view, reclaimable_bytes=self._context.store.reclaimable(), elsewhere=elsewhere)
         size = sum(one for _, _, one in view.runs)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from valkyrie import views
 from valkyrie.domain import Json, RunState
@@ -35,6 +35,7 @@ from valkyrie.views import (
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
+    from valkyrie.store.rows import ExecutorRow, RegradeRow, RunRow
 
 LOOK_EVERY_S = 0.2
 HANDOVER_S = 10.0
@@ -209,7 +210,7 @@ class RunReader:
         ]
         return views.QueueView(entries, [self._executor_view(row) for row in living])
 
-    def _executor_view(self, row: Any) -> views.ExecutorView:
+    def _executor_view(self, row: ExecutorRow) -> views.ExecutorView:
         """One executor; what it holds may be other organisations' and is told to the default one only."""
         shared = not self._context.sees_machine
         return views.ExecutorView(
@@ -233,7 +234,7 @@ def _if_there(path: Path) -> str | None:
     return str(path) if path.exists() else None
 
 
-def _with_regrade(view: RunView, row: Any, regrade: Any) -> RunView:
+def _with_regrade(view: RunView, row: RunRow, regrade: RegradeRow | None) -> RunView:
     """Say in a run's note how far grading its kept work again has come, and the score it had before."""
     if regrade is None:
         return view

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from valkyrie import agents
 from valkyrie.artifact_store.protocol import run_prefix
@@ -38,6 +38,7 @@ from valkyrie.views import (
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
+    from valkyrie.store.rows import RunRow
     from valkyrie.tracker.prepare import PreparedRun
 
 _SPACE = uuid.UUID("5f3d4f5e-5d0c-4a56-9d2b-6d1f3f0a7c11")
@@ -220,7 +221,7 @@ class RunVerbs:
             notices = [*notices, "nothing was left to run; the score is computed again"]
         return StartedRun(view, notices)
 
-    def _moved(self, row: Any, url: str | None) -> tuple[Json, str] | None:
+    def _moved(self, row: RunRow, url: str | None) -> tuple[Json, str] | None:
         """Return what changes for a run whose service moved; None while an executor works on it."""
         if not RunState(row.state).terminal and self._context.dispatch.alive():
             return None
@@ -231,7 +232,7 @@ class RunVerbs:
         )
 
     def values_again(
-        self, row: Any, headers: Mapping[str, str], source: Json
+        self, row: RunRow, headers: Mapping[str, str], source: Json
     ) -> tuple[Mapping[str, str], Sequence[str]]:
         """Return what the run must be handed, from wherever it is now."""
         if not headers and not delivery.wanted(row.arguments):
@@ -297,7 +298,7 @@ class _Reopened:
     remarks: Sequence[str]
 
 
-def _refuse_unrunnable(row: Any, again: Again, *, regrading: bool) -> None:
+def _refuse_unrunnable(row: RunRow, again: Again, *, regrading: bool) -> None:
     """Raise UserError for a run that came about elsewhere, or that has cost what it may."""
     if row.benchmark_source.get("kind") == "ingested":
         raise not_runnable(row.id)
@@ -352,7 +353,7 @@ def limit_reached(run_id: str, spent: float, limit: float | None) -> str | None:
 
 
 def moved_service(
-    row: Any, given: str | None = None, *, trusted: bool = True, allow_local: bool = False
+    row: RunRow, given: str | None = None, *, trusted: bool = True, allow_local: bool = False
 ) -> tuple[Json, str] | None:
     """Return what to change of a run whose service is elsewhere now, and what to say of it.
 

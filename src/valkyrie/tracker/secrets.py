@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from benchmark_service.environment import redirection
@@ -25,6 +25,7 @@ from valkyrie.targets import check_target
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:
+    from valkyrie.store.rows import RunRow
     from valkyrie.tenants import Organisation
     from valkyrie.tracker.checks import ProblemList
 
@@ -159,7 +160,7 @@ def find_some(names: Sequence[str], organisation: Organisation) -> Mapping[str, 
 
 
 def supply_again(
-    row: Any,
+    row: RunRow,
     headers: Mapping[str, str],
     source: Json,
     organisation: Organisation,
@@ -189,13 +190,13 @@ def supply_again(
     return values, notices
 
 
-def service_headers(row: Any, given: Mapping[str, str], organisation: Organisation) -> dict[str, str]:
+def service_headers(row: RunRow, given: Mapping[str, str], organisation: Organisation) -> dict[str, str]:
     """Return the headers of a stored run's service, given anew or kept; UserError when one is neither."""
     return _headers_again(row, given, row.benchmark_source, organisation)
 
 
 def _headers_again(
-    row: Any, given: Mapping[str, str], source: Json, organisation: Organisation
+    row: RunRow, given: Mapping[str, str], source: Json, organisation: Organisation
 ) -> dict[str, str]:
     """Return the headers the run was started with: given again, or the credential kept for its service."""
     names: Sequence[str] = row.arguments.get("headers", [])
