@@ -27,6 +27,14 @@ _UNNAMED = "eval"
 _DEEPEST = 200
 _GRADER_WORDS = {"kind": get_args(Kind), "status": get_args(Status)}
 _SLOT = ("runId", "eval", "evalName", "variant", "model", "stimulus")
+_PATHS = {
+    "sessionLog": "session_log",
+    "artifactDir": "artifacts",
+    "patch": "patch",
+    "log": "log",
+    "workspacePath": "workspace",
+}
+"""Keys of records with paths, and where a result has them."""
 _ROUNDED = 1e-9
 """How far a mean of fractions may be off its scale."""
 _compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -40,13 +48,27 @@ class RecordError(UserError):
 
 def to_line(trial: TrialResult) -> Json:
     """The record of one trial; `dump_line` makes it text."""
-    executed = trial.fault is None or trial.fault.kind == "grader"
     record: Json = {
+        **_names(trial),
+        **_ending(trial),
+        "gradeResult": _grade_result(trial),
+        "experiment": trial.experiment,
+        "verification": trial.verification.to_json() if trial.verification else None,
+        **{key: str(path) for key, name in _PATHS.items() if (path := getattr(trial, name)) is not None},
+    }
+    return {key: value for key, value in record.items() if value is not None} | {
+        "trajectory": trial.transcript
+    }
+
+
+def _names(trial: TrialResult) -> Json:
+    """Which trial of which eval it is."""
+    return {
         "type": TYPE,
         "itemId": trial_key(trial),
         "variant": trial.variant,
         "stimulus": trial.stimulus,
-        "status": "success" if executed else "error",
+        "status": "success" if trial.fault is None or trial.fault.kind == "grader" else "error",
         "durationMs": trial.duration_ms,
         "trialIndex": trial.index,
         "totalTrials": trial.planned,
@@ -58,6 +80,12 @@ def to_line(trial: TrialResult) -> Json:
         "evalFilePath": trial.eval_file,
         "model": trial.model,
         "executor": trial.executor,
+    }
+
+
+def _ending(trial: TrialResult) -> Json:
+    """How it ended, and what it used."""
+    ended: Json = {
         "attempts": trial.attempts,
         "fraction": None if trial.fraction else False,
         "ingested": trial.ingested or None,
@@ -67,28 +95,11 @@ def to_line(trial: TrialResult) -> Json:
         "usage": trial.usage,
         "job": trial.job,
     }
-    if trial.fault is not None:
-        record["error"] = None if executed else trial.fault.message
-        record["fault"] = {
-            "kind": trial.fault.kind,
-            "category": trial.fault.category,
-            "cause": trial.fault.cause,
-            "message": trial.fault.message,
-        }
-    record["gradeResult"] = _grade_result(trial)
-    record["experiment"] = trial.experiment
-    record["verification"] = trial.verification.to_json() if trial.verification else None
-    for key, path in (
-        ("sessionLog", trial.session_log),
-        ("artifactDir", trial.artifacts),
-        ("patch", trial.patch),
-        ("log", trial.log),
-        ("workspacePath", trial.workspace),
-    ):
-        record[key] = None if path is None else str(path)
-    return {key: value for key, value in record.items() if value is not None} | {
-        "trajectory": trial.transcript
-    }
+    if (fault := trial.fault) is not None:
+        ended["error"] = None if fault.kind == "grader" else fault.message
+        told = {"kind": fault.kind, "category": fault.category, "cause": fault.cause}
+        ended["fault"] = {**told, "message": fault.message}
+    return ended
 
 
 def _exit(trial: TrialResult) -> Json | None:
@@ -241,64 +252,65 @@ def from_line(record: Json, *, index: int = 0, trajectory: bool = True) -> Trial
     Raises TypeError, ValueError, OverflowError or KeyError for what cannot be a record. Scores are finite,
     and from 0 to 1 unless the record says that they are on another scale (`"fraction": false`).
     """
-    story = record.get("trajectory")
-    story = story if isinstance(story, dict) else None
-    about = story.get("metadata") if story else None
-    about = about if isinstance(about, dict) else {}
-    grade = record.get("gradeResult")
-    grade = grade if isinstance(grade, dict) else None
+    story = _object(record.get("trajectory"))
+    return TrialResult(
+        **_which(record, story, index),
+        **_graded(record),
+        **_exit_of(record),
+        **_places(record),
+        duration_ms=_finite(record.get("durationMs") or 0.0, "durationMs"),
+        transcript=story if trajectory else None,
+        attempts=int(record.get("attempts") or 1),
+        planned=_count(record.get("totalTrials")),
+        ingested=record.get("ingested") is True,
+        family=_text(record.get("family")),
+        reason=_text(record.get("reason")),
+        usage=_object(record.get("usage")),
+        job=_object(record.get("job")),
+    )
+
+
+def _which(record: Json, story: Json | None, index: int) -> Json:
+    """Which trial of which eval a record is of."""
+    about = _object((story or {}).get("metadata")) or {}
+    experiment = _object(record.get("experiment"))
+    within = experiment or {}
+    return {
+        "eval_name": _first(record.get("eval"), record.get("evalName"), within.get("name")) or _UNNAMED,
+        "eval_file": _first(record.get("evalFile"), record.get("evalFilePath"), within.get("evalFile")),
+        "stimulus": _stimulus(record, story),
+        "index": index if record.get("trialIndex") is None else int(record["trialIndex"]),
+        "model": _first(record.get("model"), about.get("model")),
+        "executor": _first(record.get("executor"), about.get("executor")),
+        "variant": _text(record.get("variant")) or "main",
+        "run_id": _text(record.get("runId")),
+        "experiment": experiment,
+    }
+
+
+def _graded(record: Json) -> Json:
+    """What graders said, or why they did not."""
+    grade = _object(record.get("gradeResult"))
     verification = _verification(record)
     fault = _fault(record, grade) or (verification.fault if verification else None)
     fraction = record.get("fraction") is not False
     score, passed = _verdict(grade, fault, fraction=fraction)
-    experiment = record.get("experiment")
-    experiment = experiment if isinstance(experiment, dict) else None
-    named = _text(record.get("eval")) or _text(record.get("evalName"))
-    file = _text(record.get("evalFile")) or _text(record.get("evalFilePath"))
-    return TrialResult(
-        eval_name=named or _text((experiment or {}).get("name")) or _UNNAMED,
-        stimulus=_stimulus(record, story),
-        index=index if record.get("trialIndex") is None else int(record["trialIndex"]),
-        model=_text(record.get("model")) or _text(about.get("model")),
-        executor=_text(record.get("executor")) or _text(about.get("executor")),
-        variant=_text(record.get("variant")) or "main",
-        duration_ms=_finite(record.get("durationMs") or 0.0, "durationMs"),
-        score=score,
-        passed=passed,
-        graders=_graders(grade) if grade else (),
-        constraints=ConstraintResult.read_all(grade.get("constraints")) if grade else (),
-        fault=fault,
-        transcript=story if trajectory else None,
-        attempts=int(record.get("attempts") or 1),
-        graded_at=_text(grade.get("timestamp")) if grade else None,
-        run_id=_text(record.get("runId")),
-        eval_file=file or _text((experiment or {}).get("evalFile")),
-        workspace=_path(record.get("workspacePath")),
-        session_log=_path(record.get("sessionLog")),
-        artifacts=_path(record.get("artifactDir")),
-        patch=_path(record.get("patch")),
-        threshold=_number(grade.get("threshold"), "threshold") if grade else None,
-        experiment=experiment,
-        verification=verification,
-        planned=_count(record.get("totalTrials")),
-        fraction=fraction,
-        ingested=record.get("ingested") is True,
-        family=_text(record.get("family")),
-        reason=_text(record.get("reason")),
-        **_ending(record.get("exit")),
-        usage=_object(record.get("usage")),
-        job=_object(record.get("job")),
-        log=_path(record.get("log")),
-    )
+    found: Json = {"fault": fault, "verification": verification, "fraction": fraction}
+    found |= {"score": score, "passed": passed}
+    if grade:
+        found["graders"] = _graders(grade)
+        found["constraints"] = ConstraintResult.read_all(grade.get("constraints"))
+        found["graded_at"] = _text(grade.get("timestamp"))
+        found["threshold"] = _number(grade.get("threshold"), "threshold")
+    return found
 
 
-def _object(said: Any) -> Json | None:
-    return said if isinstance(said, dict) else None
+def _places(record: Json) -> Json:
+    return {name: _path(record.get(key)) for key, name in _PATHS.items()}
 
 
-def _ending(said: Any) -> Json:
-    """Return how the agent ended, where a record says so."""
-    told = said if isinstance(said, dict) else {}
+def _exit_of(record: Json) -> Json:
+    told = _object(record.get("exit")) or {}
     code = told.get("code")
     whole = isinstance(code, int) and not isinstance(code, bool) and abs(code) < 2**31
     return {"exit_code": code if whole else None, "exit_reason": _text(told.get("reason"))}
@@ -325,15 +337,15 @@ def _verdict(
 
 
 def _verification(record: Json) -> ScoreVerification | None:
-    told = record.get("verification")
-    if not isinstance(told, dict):
+    told = _object(record.get("verification"))
+    if told is None:
         return None
-    confirmed, evidence = told.get("confirmed"), told.get("evidence")
+    confirmed = told.get("confirmed")
     counted = told.get("countedAsZero") is True
     return ScoreVerification(
         confirmed=confirmed if isinstance(confirmed, bool) else None,
         score_confirmed=_number(told.get("scoreConfirmed"), "scoreConfirmed"),
-        evidence=evidence if isinstance(evidence, dict) else None,
+        evidence=_object(told.get("evidence")),
         category=_text(told.get("category")) if counted else None,
         cause=(_text(told.get("cause")) or "agent") if counted else None,
         message=_text(told.get("message")) if counted else None,
@@ -341,8 +353,7 @@ def _verification(record: Json) -> ScoreVerification | None:
 
 
 def _fault(record: Json, grade: Json | None) -> TrialFault | None:
-    told = record.get("fault")
-    told = told if isinstance(told, dict) else {}
+    told = _object(record.get("fault")) or {}
     if told.get("kind") in ("execution", "grader"):
         kind, message = told["kind"], str(told.get("message", ""))
     elif record.get("status") == "error":
@@ -365,8 +376,8 @@ def _fault(record: Json, grade: Json | None) -> TrialFault | None:
 
 def _ran_out_of_time(record: Json) -> bool:
     """Return whether a record of another tool says that its agent was ended by the time limit."""
-    story = record.get("trajectory")
-    return isinstance(story, dict) and story.get("endReason") in ("agent_timeout", "timeout")
+    story = _object(record.get("trajectory")) or {}
+    return story.get("endReason") in ("agent_timeout", "timeout")
 
 
 def _graders(grade: Json) -> tuple[GraderResult, ...]:
@@ -380,7 +391,7 @@ def _graders(grade: Json) -> tuple[GraderResult, ...]:
 
 def grader_of(told: Json) -> GraderResult:
     """Return what a grader found, whoever wrote it down; ValueError for a verdict or a score that is none."""
-    details, usage = told.get("details"), told.get("usage")
+    details = told.get("details")
     known: Json = {name: told[name] for name in ("kind", "status") if told.get(name) in _GRADER_WORDS[name]}
     return GraderResult(
         name=_text(told.get("name")) or "grader",
@@ -390,7 +401,7 @@ def grader_of(told: Json) -> GraderResult:
         evidence=_text(told.get("evidence")) or "",
         weight=_finite(1.0 if told.get("weight") is None else told["weight"], "a grader's weight"),
         details=[one for one in details if isinstance(one, dict)] if isinstance(details, list) else (),
-        usage=usage if isinstance(usage, dict) else None,
+        usage=_object(told.get("usage")),
         **known,
     )
 
@@ -401,6 +412,15 @@ def _stimulus(record: Json, story: Json | None) -> str:
     if not isinstance(named, str) or not named:
         raise ValueError("it names no stimulus")
     return named
+
+
+def _object(value: Any) -> Json | None:
+    return value if isinstance(value, dict) else None
+
+
+def _first(*values: Any) -> str | None:
+    """The first that is a text."""
+    return next(filter(None, map(_text, values)), None)
 
 
 def _text(value: Any) -> str | None:

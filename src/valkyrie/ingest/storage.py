@@ -200,23 +200,20 @@ def _put_away(artifacts: ArtifactStore, one: _Staged) -> None:
 def _values(opened: LocalTracker, one: _Staged, label: str | None, artifacts: ArtifactStore | None) -> Json:
     """The columns of its row."""
     run, trials = one.run, [trial.ended for trial in one.run.trials]
-    benchmark = IngestedBenchmark(run.benchmark, fraction=run.fraction)
-    final, graded, confirmed = asyncio.run(_scored(benchmark, trials))
-    if run.score is not None:
-        final, graded = run.score.final, run.score.graded
+    identity = opened.context.identity
     started = _started(run, min(trial.started_at for trial in trials))
-    job = run.job_here(opened.context.identity.org_id)
+    job = run.job_here(identity.org_id)
     return {
         **({"job_id": job[0], "job_position": job[2]} if job else {}),
         "id": one.run_id,
-        "org_id": opened.context.identity.org_id,
+        "org_id": identity.org_id,
         "agent": run.agent,
         "model": run.model,
         "benchmark": run.benchmark,
         "dataset": run.dataset,
         "label": label or (run.variant if run.variant != "main" else None),
         "provider": INGESTED,
-        "started_by": opened.context.identity.person,
+        "started_by": identity.person,
         "place": kept_at(artifacts, None, one.run_id),
         "concurrency": 1,
         "fraction": run.fraction,
@@ -224,28 +221,38 @@ def _values(opened: LocalTracker, one: _Staged, label: str | None, artifacts: Ar
         "created_at": min(started, time.time()),
         "started_at": started,
         "finished_at": max(trial.finished_at for trial in trials),
-        "arguments": {
-            "agent": run.agent,
-            "benchmark": run.benchmark,
-            "model": run.model,
-            "dataset": run.dataset,
-            "trials": max(trial.k for trial in trials) + 1,
-            "variant": run.variant,
-            **({"family": FAMILY} if any(trial.family for trial in trials) else {}),
-            "ingested": {
-                "digest": run.digest,
-                "run_id": run.run_id,
-                "file": run.source,
-                **run.about,
-            },
-        },
+        "arguments": _arguments(run, trials),
         "agent_frozen": {},
-        "benchmark_source": benchmark.source,
         "enforcement": {},
+        **asyncio.run(_scores(run, trials)),
+    }
+
+
+def _arguments(run: ForeignRun, trials: Sequence[ingested_runs.EndedTrial]) -> Json:
+    return {
+        "agent": run.agent,
+        "benchmark": run.benchmark,
+        "model": run.model,
+        "dataset": run.dataset,
+        "trials": max(trial.k for trial in trials) + 1,
+        "variant": run.variant,
+        **({"family": FAMILY} if any(trial.family for trial in trials) else {}),
+        "ingested": {"digest": run.digest, "run_id": run.run_id, "file": run.source, **run.about},
+    }
+
+
+async def _scores(run: ForeignRun, trials: Sequence[ingested_runs.EndedTrial]) -> Json:
+    """Return the columns about its score: what its file says of it counts before what the grades make."""
+    benchmark, grades = IngestedBenchmark(run.benchmark, fraction=run.fraction), grades_of(trials)
+    final, graded = await computed(benchmark, grades, "default")
+    if run.score is not None:
+        final, graded = run.score.final, run.score.graded
+    return {
+        "benchmark_source": benchmark.source,
         "final_evaluation": final,
         "final_score": final["final_score"],
         "score_graded": graded,
-        "score_confirmed": confirmed,
+        "score_confirmed": await confirmed_score(benchmark, grades, "default"),
     }
 
 
@@ -253,11 +260,3 @@ def _started(run: ForeignRun, first: float) -> float:
     """When it says it began, where its trials can have come after that."""
     said = run.started_at
     return said if said is not None and 0 <= first - said <= LONGEST_SPAN_S else first
-
-
-async def _scored(
-    benchmark: Any, trials: Sequence[ingested_runs.EndedTrial]
-) -> tuple[Json, float | None, float | None]:
-    grades = grades_of(trials)
-    final, graded = await computed(benchmark, grades, "default")
-    return final, graded, await confirmed_score(benchmark, grades, "default")
