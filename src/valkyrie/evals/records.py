@@ -62,7 +62,7 @@ def to_line(trial: TrialResult) -> Json:
 
 
 def _names(trial: TrialResult) -> Json:
-    """Which trial of which eval it is."""
+    """Return which trial of which eval it is."""
     return {
         "type": TYPE,
         "itemId": trial_key(trial),
@@ -84,7 +84,7 @@ def _names(trial: TrialResult) -> Json:
 
 
 def _ending(trial: TrialResult) -> Json:
-    """How it ended, and what it used."""
+    """Return how it ended, and what it used."""
     ended: Json = {
         "attempts": trial.attempts,
         "fraction": None if trial.fraction else False,
@@ -271,7 +271,7 @@ def from_line(record: Json, *, index: int = 0, trajectory: bool = True) -> Trial
 
 
 def _which(record: Json, story: Json | None, index: int) -> Json:
-    """Which trial of which eval a record is of."""
+    """Return which trial of which eval a record is of."""
     about = _object((story or {}).get("metadata")) or {}
     experiment = _object(record.get("experiment"))
     within = experiment or {}
@@ -289,7 +289,7 @@ def _which(record: Json, story: Json | None, index: int) -> Json:
 
 
 def _graded(record: Json) -> Json:
-    """What graders said, or why they did not."""
+    """Return what graders said, or why they did not."""
     grade = _object(record.get("gradeResult"))
     verification = _verification(record)
     fault = _fault(record, grade) or (verification.fault if verification else None)
