@@ -217,6 +217,8 @@ class BuiltIn:
 
     absence_only: bool = False
     """It only says what an agent must not have said or done."""
+    turn: int | None = None
+    """Of one that looks at the diff: the turn after which it looks; None is the last."""
 
     def __init__(self, spec: GraderSpec) -> None:
         self.spec = spec

@@ -204,6 +204,16 @@ class MadeGrader:
         """It asks a model."""
         return Need.JUDGE in self.needs
 
+    @property
+    def absence_only(self) -> bool:
+        """It only says what an agent must not have said or done."""
+        return isinstance(self.grader, BuiltIn) and self.grader.absence_only
+
+    @property
+    def diff_turn(self) -> int | None:
+        """The turn whose diff it looks at; None where it looks at the last one's, or at none."""
+        return self.grader.turn if isinstance(self.grader, BuiltIn) and Need.DIFF in self.needs else None
+
     def findings(self) -> list[Finding]:
         """Return what is doubtful about its config: unknown keys, patterns that are none."""
         config = getattr(self.grader, "config", None)

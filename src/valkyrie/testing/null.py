@@ -7,6 +7,8 @@ wait 5 s in the agent's phase, `500~2` for log-normal times with a median of 2 s
 from __future__ import annotations
 
 import asyncio
+import inspect
+import json
 import math
 import random
 import re
@@ -16,8 +18,18 @@ from typing import ClassVar
 
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink
-from valkyrie.agents.protocol import AgentCapabilities, AgentExit, AgentTrial, LayerSpec, OutputArtifact
-from valkyrie.benchmarks.protocol import BenchmarkCapabilities, Grading
+from valkyrie.agents.loader import adapted as adapted_agent
+from valkyrie.agents.protocol import (
+    Agent,
+    AgentCapabilities,
+    AgentExit,
+    AgentOptions,
+    AgentTrial,
+    LayerSpec,
+    OutputArtifact,
+)
+from valkyrie.benchmarks.catalog import adapted as adapted_benchmark
+from valkyrie.benchmarks.protocol import Benchmark, BenchmarkCapabilities, Grading
 from valkyrie.domain import FinalScore, Grade, Json, TaskSpec
 from valkyrie.errors import UsageError
 from valkyrie.secrets.sources import SecretSource
@@ -166,3 +178,59 @@ def check_source(make: Callable[[Mapping[str, str]], SecretSource]) -> None:
     assert not any(value.strip() in shown for value in values.values()), (
         "a value shows in the source's own words"
     )
+
+
+# The contracts of agents and benchmarks: what their protocols say, checked before anything is run.
+
+
+def check_agent(make: Callable[[AgentOptions], object]) -> Agent:
+    """Check what `make` gives (a class of an agent) as the platform would load it; return that agent.
+
+    Raises AssertionError where the contract is broken. Nothing is installed or run.
+    """
+    options = AgentOptions("vendor/model", secrets={"KEY": "key-name"})
+    agent, again = (adapted_agent(make(options), "the agent") for _ in range(2))
+    assert agent.name.strip() and agent.name.isprintable(), "an agent has a name that can be printed"
+    assert agent.digest, "an agent has a digest of what is tested"
+    assert agent.digest == again.digest, "the same agent has the same digest in every process"
+    assert all(isinstance(one, str) for pair in agent.secrets.items() for one in pair), (
+        "`secrets` maps environment variables to names of secrets"
+    )
+    assert isinstance(agent.capabilities, AgentCapabilities), "`capabilities` is an AgentCapabilities"
+    assert not agent.capabilities.skills_at.startswith("/"), "`skills_at` is below the working folder"
+    assert agent.layer is None or isinstance(agent.layer, LayerSpec), "`layer` is a LayerSpec or None"
+    output = agent.final_output
+    assert output is None or output.startswith("/"), "`final_output` is an absolute path of the sandbox"
+    for method in (agent.install, agent.run):
+        assert inspect.iscoroutinefunction(method), "`install` and `run` are coroutine functions"
+    return agent
+
+
+async def check_benchmark(made: object) -> Benchmark:
+    """Check a benchmark as the platform would load it; return that benchmark.
+
+    Raises AssertionError where the contract is broken. No sandbox is asked for.
+    """
+    benchmark = adapted_benchmark(made)
+    assert benchmark.name.strip(), "a benchmark has a name"
+    assert json.loads(json.dumps(benchmark.source)) == benchmark.source, "`source` is plain data"
+    assert benchmark.source.get("kind"), "`source` has a `kind`"
+    assert isinstance(benchmark.capabilities, BenchmarkCapabilities), (
+        "`capabilities` is a BenchmarkCapabilities"
+    )
+    datasets = await benchmark.datasets()
+    assert datasets[:1] == ["default"], "the dataset `default` comes first"
+    task_ids = await benchmark.list_tasks()
+    assert task_ids and len(set(task_ids)) == len(task_ids), "tasks have ids, each once"
+    assert await benchmark.list_tasks() == task_ids, "tasks have an order"
+    task = await benchmark.describe(task_ids[0])
+    assert task.id == task_ids[0], "a task has the id it was asked for by"
+    assert task.digest and (await benchmark.describe(task.id)).digest == task.digest, (
+        "a task has a digest of its content"
+    )
+    passed = {task_id: [Grade(1.0, True)] for task_id in task_ids}
+    assert (await benchmark.final_score({})).score is None, "without tasks there is no score"
+    score = (await benchmark.final_score(passed)).score
+    assert score == 1.0 or not benchmark.fraction, "all tasks passed make 1 where scores are fractions"
+    await benchmark.close()
+    return benchmark

@@ -84,7 +84,11 @@ class StimulusGrading:
         self._checkouts = checkouts
         self.wants_diff = Need.DIFF in self._needs
         self.runs_programs = Need.PROGRAMS in self._needs
-        self._diff_turns = frozenset(_diff_turns(made, last=len(stimulus.turns) - 1))
+        self._diff_turns = frozenset(
+            one.diff_turn
+            for one in made
+            if one.diff_turn is not None and one.diff_turn < len(stimulus.turns) - 1
+        )
 
     @cached_property
     def _golden_patch(self) -> str | None:
@@ -129,7 +133,7 @@ class StimulusGrading:
         in_order = [next(judged if one.is_judge else checked) for one in self._made]
         if self._options.executor == ORACLE and _is_silent(given.transcript):
             in_order = [
-                _not_applicable(said) if getattr(one.grader, "absence_only", False) else said
+                _not_applicable(said) if one.absence_only else said
                 for one, said in zip(self._made, in_order, strict=True)
             ]
             if all(one.status == "skipped" for one in in_order):
@@ -319,13 +323,6 @@ class StimulusGrading:
         wants_files = any(Need.WORKSPACE in one.needs for one in self._judges)
         if wants_files and given.workspace is not None:
             await materialise(given.workspace, grading.agent / JUDGED, given.unseen)
-
-
-def _diff_turns(made: Sequence[MadeGrader], *, last: int) -> Iterator[int]:
-    for one in made:
-        turn = getattr(one.grader, "turn", None)
-        if Need.DIFF in one.needs and isinstance(turn, int) and turn < last:
-            yield turn
 
 
 def _keep_turns(start: Path, evidence: Path) -> Mapping[int, str]:
