@@ -257,6 +257,7 @@ COMMANDS: dict[str, Verb | Noun] = {
         "Prepare each stimulus, apply its golden inputs, and grade the result; no agent runs.",
     ),
     "compare": _verb("compare:compare", "Compare agents on the tasks they have in common."),
+    "dashboard": _verb("dashboard:dashboard", "Look at runs in a browser, live."),
     "experiment": EXPERIMENT,
     "export": _verb("interchange:export", "Write evals or their results in another tool's form."),
     "ingest": _verb("interchange:ingest", "Store results that came about elsewhere."),
