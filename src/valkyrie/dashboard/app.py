@@ -313,9 +313,7 @@ class Dashboard:
             self.feed.streams += 1
             seen = request.headers.get("last-event-id", "")
             try:
-                while not self.feed.ended and not await request.is_disconnected():
-                    if self._sessions.find(request.cookies.get(COOKIE)) is None:
-                        return
+                while self._sessions.find(request.cookies.get(COOKIE)) is not None:
                     html = await run_in_threadpool(work)
                     mark = _mark(html)
                     if mark != seen:
@@ -323,6 +321,8 @@ class Dashboard:
                         yield f"id: {mark}\nevent: fragment\ndata: {json.dumps(html)}\n\n".encode()
                     else:
                         yield b": nothing new\n\n"
+                    if self.feed.ended:
+                        return
                     await self.feed.wait(KEEP_ALIVE_S)
             except ValkyrieError as error:
                 yield f"event: gone\ndata: {json.dumps(str(error))}\n\n".encode()

@@ -55,7 +55,7 @@ from valkyrie.report.tables import (
 from valkyrie.report.trial_details import attempt_table, evidence_tables, trial_commands, trial_rows
 from valkyrie.store.layout import encode_task_id
 from valkyrie.tracker.local import LocalTracker
-from valkyrie.tracker.trial_pages import each_trial
+from valkyrie.tracker.protocol import each_trial
 from valkyrie.trajectory.model import ContentPart, Step
 from valkyrie.trajectory.records import FILES, GRADING_FOLDER, AgentAccount, read_accounts
 from valkyrie.views import OutputsWanted, RunFilter, RunView, TrialFilter, TrialView
