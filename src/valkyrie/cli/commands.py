@@ -258,6 +258,7 @@ COMMANDS: dict[str, Verb | Noun] = {
     ),
     "compare": _verb("compare:compare", "Compare agents on the tasks they have in common."),
     "dashboard": _verb("dashboard:dashboard", "Look at runs in a browser, live."),
+    "report": _verb("dashboard:report", "Write a run or job as one HTML file to send to others."),
     "experiment": EXPERIMENT,
     "export": _verb("interchange:export", "Write evals or their results in another tool's form."),
     "ingest": _verb("interchange:ingest", "Store results that came about elsewhere."),

@@ -1,10 +1,11 @@
-"""`dashboard`: pages about this machine's runs, in a browser."""
+"""`dashboard` and `report`: this machine's runs in a browser, and in one file."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import webbrowser
+from pathlib import Path
 from urllib.parse import quote
 
 import click
@@ -14,9 +15,10 @@ from valkyrie.cli.options import WholeNumber, verb
 from valkyrie.cli.output import Output
 from valkyrie.config.values import data_folder, effective
 from valkyrie.dashboard.app import Dashboard
+from valkyrie.dashboard.report_file import save_report, write_report
 from valkyrie.dashboard.sessions import Sessions
 from valkyrie.errors import UsageError, UserError
-from valkyrie.report.formats import safe
+from valkyrie.report.formats import safe, size
 from valkyrie.tracker.local import LocalTracker
 
 HOST = "127.0.0.1"
@@ -42,17 +44,21 @@ def dashboard(output: Output, *, ref: str | None, port: int, no_open: bool) -> N
     opens them, at RUN if you name one. The link has a token in it that works once, for 15 minutes; the
     browser that uses it gets a session of its own. Nothing is loaded from anywhere else.
     """
-    if effective("tracker_url").value:
-        raise UsageError(
-            "The dashboard shows this machine's store, and tracker_url names another one. "
-            "Run it without: `env -u TRACKER_SERVICE_URL valk dashboard`, or `valk config unset tracker_url`."
-        )
-    tracker = LocalTracker(data_folder())
+    tracker = _open("dashboard")
     try:
         page = f"/runs/{quote(tracker.fetch(ref).id)}" if ref else "/"
         asyncio.run(_serve(tracker, port, page, output, opens=not no_open))
     finally:
         tracker.close()
+
+
+def _open(command: str) -> LocalTracker:
+    if effective("tracker_url").value:
+        raise UsageError(
+            f"`{command}` reads this machine's store, and tracker_url names a tracker elsewhere. "
+            f"`env -u TRACKER_SERVICE_URL valk {command}` looks here all the same."
+        )
+    return LocalTracker(data_folder())
 
 
 async def _serve(tracker: LocalTracker, port: int, page: str, output: Output, *, opens: bool) -> None:
@@ -79,3 +85,38 @@ async def _serve(tracker: LocalTracker, port: int, page: str, output: Output, *,
     finally:
         made.feed.close()
         await listener.close()
+
+
+@verb(
+    "report",
+    examples="valk report latest\nvalk report nightly --html nightly.html\nvalk report 3f2a --all --html -",
+)
+@click.argument("ref", metavar="RUN|JOB")
+@click.option("--html", "file", metavar="FILE", help="Where to write it, - is stdout [default: NAME.html].")
+@click.option(
+    "--all", "everything", is_flag=True, help="Every trial's steps, not only of those without a pass."
+)
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+def report(output: Output, *, ref: str, file: str | None, everything: bool, force: bool) -> None:
+    """Write a run or job as one HTML file to send to others.
+
+    Scores with intervals, every trial and why it has no pass, and what the agent did in those without one,
+    step by step. The file loads nothing and runs nothing: it opens from a disk, offline.
+    """
+    tracker = _open("report")
+    try:
+        if file == "-":
+            output.line(write_report(tracker, ref, everything=everything).rstrip("\n"))
+            return
+        path = Path(file or f"{_file_name(ref)}.html")
+        if path.exists() and not force:
+            raise UsageError(f"{path} exists. --force writes over it, --html names another file.")
+        count = save_report(tracker, ref, path, everything=everything)
+    finally:
+        tracker.close()
+    output.emit("report", file=str(path), bytes=count)
+    output.line(f"Wrote {safe(str(path))} ({size(count)})")
+
+
+def _file_name(ref: str) -> str:
+    return "".join(one if one.isalnum() or one in "-_." else "-" for one in ref).strip(".-") or "report"

@@ -228,13 +228,13 @@ def run_page(tracker: LocalTracker, ref: str, query: Mapping[str, str]) -> Page:
             "bar": charts.state_bar(run.counts, run.score.passed, long=True),
             "scores": score_rows(run.score, ended=ended(run)),
             "facts": _facts(run, now),
-            "details": [row for row in run_rows(run, now=now) if row[0] not in _ELSEWHERE],
+            "details": [row for row in run_rows(run, now=now) if row[0] not in SHOWN_ELSEWHERE],
             "commands": next_commands(run, everything=True),
             "alarms": alarms(run, (), now),
             "groups": [(group, error_rows(group)) for group in groups[:20]],
             "more_groups": max(0, len(groups) - 20),
             "advice": advice(run.id, groups),
-            "trials": [_trial_line(run, trial, now) for trial in trials],
+            "trials": [trial_line(run, trial, now) for trial in trials],
             "total": total,
             "notes": trial_notes(trials),
             "filters": kept,
@@ -249,7 +249,7 @@ def run_page(tracker: LocalTracker, ref: str, query: Mapping[str, str]) -> Page:
     )
 
 
-_ELSEWHERE = ("Progress", "Trials", "State")
+SHOWN_ELSEWHERE = ("Progress", "Trials", "State")
 """Rows of a run's panel that its page shows in another way."""
 _TRIAL_FILTERS = ("status", "failed", "search", "sort", "order")
 
@@ -322,7 +322,8 @@ class TrialLine:
     cost: str
 
 
-def _trial_line(run: RunView, trial: TrialView, now: float) -> TrialLine:
+def trial_line(run: RunView, trial: TrialView, now: float) -> TrialLine:
+    """Return one trial as a line of a table."""
     return TrialLine(
         trial,
         trial_path(run.id, trial.task_id, trial.k),
@@ -427,7 +428,7 @@ def _steps(
     accounts: Sequence[AgentAccount], query: Mapping[str, str]
 ) -> tuple[list[StepView], dict[str, Any]]:
     """Return a window of all steps, or those that contain what is searched for."""
-    every = [step for one in accounts if one.trajectory for step in one.trajectory.steps]
+    every = _all_steps(accounts)
     search = query.get("search", "").lower()
     numbered = [
         (place, step) for place, step in enumerate(every, 1) if not search or search in _all_text(step)
@@ -445,6 +446,15 @@ def _steps(
         "after": start + STEPS_AT_ONCE if start + STEPS_AT_ONCE < len(numbered) else None,
     }
     return [_step(place, step) for place, step in shown], window
+
+
+def _all_steps(accounts: Sequence[AgentAccount]) -> list[Step]:
+    return [step for one in accounts if one.trajectory for step in one.trajectory.steps]
+
+
+def each_step(accounts: Sequence[AgentAccount]) -> Iterator[StepView]:
+    """Yield all steps of a trial as text."""
+    yield from (_step(place, step) for place, step in enumerate(_all_steps(accounts), 1))
 
 
 def _all_text(step: Step) -> str:
