@@ -27,7 +27,7 @@ test: system $(VENV)/.dev-ready ## the test suite without the slow parts (a few 
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow" $(PYTEST_ARGS)
 
 test-all: system $(VENV)/.dev-ready ## every suite and check, one line each (PYTEST_ARGS, ROUNDS)
-	@scripts/setup-system --docker >&2
+	@scripts/setup-system --docker --browser >&2
 	@CRASH_ROUNDS=$(or $(ROUNDS),12) $(BIN)/python scripts/test_suites.py
 
 lint: $(VENV)/.dev-ready ## ruff: mistakes and formatting; import-linter: the layers; names and docstrings

@@ -36,6 +36,7 @@ QUICKSTART_TASKS = 12
 SCAFFOLD_TESTS = tuple(f"tests/integration/test_scaffolded_{made}.py" for made in ("service", "runner"))
 BOMBS = "tests/hostile/test_hostile_agents.py"
 FORGING_TESTS = ("tests/hostile/test_forging.py", BOMBS)
+BROWSER_TESTS = ("tests/browser",)
 DOCKER_TESTS = ("tests/contract/test_docker_provider.py", "tests/docker")
 NEWEST_UNIT_TESTS = tuple(
     f"tests/unit/{name}" for name in ("trial", "schedule", "store", "plan", "specs", "grade")
@@ -278,14 +279,19 @@ def docker(log: Log) -> None:
     log.pytest(*DOCKER_TESTS, "-p", "no:xdist", "--timeout", "180")
 
 
+def browser(log: Log) -> None:
+    """The dashboard's pages in a real browser."""
+    log.pytest(*BROWSER_TESTS, "-m", "slow", "-p", "no:xdist", "--timeout", "300")
+
+
 def forging(log: Log) -> None:
     """Agents that try to forge a score, or to gain by breaking things. Alone: some of them are bombs."""
     log.pytest(*FORGING_TESTS, "-m", "slow", "-p", "no:xdist", "--timeout", "1800")
 
 
 def slow(log: Log) -> None:
-    """Tests marked slow; the agents, crash, docker, forging and scaffold suites are listed by themselves."""
-    listed = ("tests/agents", "tests/crash", *SCAFFOLD_TESTS, *DOCKER_TESTS, *FORGING_TESTS)
+    """Tests marked slow; the agents, browser, crash, docker, forging and scaffold suites stand alone."""
+    listed = ("tests/agents", "tests/crash", *BROWSER_TESTS, *SCAFFOLD_TESTS, *DOCKER_TESTS, *FORGING_TESTS)
     apart = [f"--ignore={path}" for path in listed]
     beside = ("-n", SLOW_AT_ONCE, "--dist", "loadfile", "--no-loadscope-reorder")
     log.pytest("tests", "-m", "slow", *apart, *beside, "--timeout", "1800")
@@ -302,6 +308,7 @@ def all_suites() -> list[Suite]:
         *(Suite(f"python-{version}", other_python(version)) for version in OTHER_PYTHONS),
         Suite("agents", agents, "registries"),
         Suite("docker", docker, "engine"),
+        Suite("browser", browser, "engine"),
         Suite("unprivileged", unprivileged),
         Suite("scaffold", scaffold),
         Suite("slow", slow, "alone"),

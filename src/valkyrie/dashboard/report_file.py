@@ -9,6 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from benchmark_runner.archive import new_file
 from valkyrie.dashboard import charts, pages
 from valkyrie.dashboard.app import HERE, make_templates
 from valkyrie.errors import UsageError
@@ -135,7 +136,6 @@ def _texts(told: Mapping[str, Any]) -> Iterator[str]:
 def save_report(tracker: LocalTracker, ref: str, file: Path, *, everything: bool = False) -> int:
     """Write the file, whole or not at all; return its size."""
     text = write_report(tracker, ref, everything=everything).encode("utf-8", "replace")
-    draft = file.with_name(f".{file.name}.draft")
-    draft.write_bytes(text)
-    draft.replace(file)
+    with new_file(file, f"The report {file}") as sink:
+        sink.write(text)
     return len(text)

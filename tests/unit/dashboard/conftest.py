@@ -11,6 +11,8 @@ from starlette.testclient import TestClient
 from tests.dashboard_store import fill
 from valkyrie.dashboard.app import Dashboard
 from valkyrie.dashboard.sessions import Sessions
+from valkyrie.store.layout import DataFolder
+from valkyrie.tracker.app import StoreDispatch, TrackerApp
 from valkyrie.tracker.local import LocalTracker
 
 
@@ -34,7 +36,9 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
     monkeypatch.setenv("VALKYRIE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "valkyrie.yaml"))
     good, bad = fill(tmp_path / "home")
-    tracker = LocalTracker(tmp_path / "home")
+    app = TrackerApp(DataFolder(tmp_path / "home"))
+    app.dispatch = StoreDispatch(app)  # no executor is started
+    tracker = LocalTracker(app)
     sessions = Sessions()
     made = Dashboard(tracker, sessions)
     with TestClient(made.app, base_url="http://127.0.0.1:9", follow_redirects=False) as browser:
