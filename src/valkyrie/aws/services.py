@@ -38,7 +38,7 @@ def lambda_payload(arguments: Json, run_id: str, benchmark_name: str) -> Json:
     return {**arguments, "benchmark_id": run_id, "run_id": run_id, "benchmark_name": benchmark_name}
 
 
-def invoke(session: AwsSession, function: str, payload: Json) -> Json:
+def invoke_function(session: AwsSession, function: str, payload: Json) -> Json:
     """Call a function, wait for it, and give its answer (`{"answer": …}` when that is no object).
 
     It is called once: a call whose answer was lost is not repeated. LambdaFailedError when it raised, or
@@ -64,7 +64,7 @@ def invoke(session: AwsSession, function: str, payload: Json) -> Json:
     return result if isinstance(result, dict) else {"answer": result}
 
 
-def check(session: AwsSession, function: str) -> None:
+def check_function(session: AwsSession, function: str) -> None:
     """Raise unless the function is there and may be called. It does not run."""
     client = session.client("lambda", read_timeout=20)
     with _explained(function):

@@ -183,7 +183,7 @@ def _run_again(opened: Tracker, ref: str, task_id: str, headers: dict[str, str],
     """Run the task of a run once more to its end; the id of the run that did."""
     run = opened.fetch(ref)
     opened.attempts(run.id, task_id)  # an error where there is no such task
-    from valkyrie.tracker.prepare import request_again
+    from valkyrie.tracker.runs import request_again
 
     started = opened.start(request_again(run, task_id, headers))
     output.notices(started.notices)

@@ -21,7 +21,7 @@ from valkyrie.ingest.trials import ForeignRun
 from valkyrie.plan import FAMILY
 from valkyrie.store import ingested_runs, jobs
 from valkyrie.store.layout import RunFolder, encode_task_id
-from valkyrie.tracker.prepare import kept_at
+from valkyrie.tracker.runs import kept_at
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:

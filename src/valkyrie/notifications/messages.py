@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from valkyrie import aws
 from valkyrie.config import values as config
 from valkyrie.domain import Category, Json, RunState
 from valkyrie.errors import UsageError, ValkyrieError
@@ -352,10 +353,8 @@ def _lambda_problems(function: str, organisation: Organisation) -> list[str]:
     if session is None:
         way = _HERE if organisation.trusted else _AT_A_TRACKER
         return [f"--lambda {function}: there is no way into AWS. {way}"]
-    from valkyrie.aws import services
-
     try:
-        services.check(session, function)
+        aws.check_function(session, function)
     except ValkyrieError as error:
         return [f"--lambda {function}: {error}"]
     return []

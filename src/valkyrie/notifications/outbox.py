@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 from benchmark_service.http_client import HttpClient, HttpConnectionError, Incoming, NotConnectedError
 from sandboxes.masker import Masker
 from sandboxes.retry import Backoff, parse_retry_after
+from valkyrie import aws
 from valkyrie.artifact_store.protocol import results_key
 from valkyrie.domain import Json
 from valkyrie.errors import InfrastructureError, StoreError, ValkyrieError
@@ -301,8 +302,6 @@ def _judged(answer: EndpointAnswer, kind: str) -> DeliveryOutcome:
 
 
 async def _lambda(due: Due, world: NotificationContext) -> DeliveryOutcome:
-    from valkyrie.aws import services
-
     function = str(due.wishes[LAMBDA])
     hidden = unspeakable(await world.values(due.run_id) or {})
     organisation = await world.organisation(due.org_id, due.run_id)
@@ -312,10 +311,10 @@ async def _lambda(due: Due, world: NotificationContext) -> DeliveryOutcome:
             "wait", f"waits for a way into AWS; `valk run resume {due.run_id[:8]}` supplies it"
         )
     arguments = await world.arguments(due.run_id)
-    payload = services.lambda_payload(arguments, due.run_id, due.told["benchmark"])
+    payload = aws.lambda_payload(arguments, due.run_id, due.told["benchmark"])
     try:
-        answer = await in_own_thread(lambda: services.invoke(session, function, payload))
-    except services.LambdaFailedError as error:
+        answer = await in_own_thread(lambda: aws.invoke_function(session, function, payload))
+    except aws.LambdaFailedError as error:
         return DeliveryOutcome("failed", str(error), hidden=hidden)
     return DeliveryOutcome(
         "done", shortened(json.dumps(answer, ensure_ascii=False), MOST_ANSWER), hidden=hidden

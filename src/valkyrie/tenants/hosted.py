@@ -26,6 +26,7 @@ from valkyrie.errors import (
     UserError,
     ValkyrieError,
 )
+from valkyrie.store import tenants
 from valkyrie.tenants.organisation import Joined, Mode, one_of
 
 if TYPE_CHECKING:
@@ -96,8 +97,6 @@ class HostedAuthenticator:
         self._exchanges = threading.BoundedSemaphore(_EXCHANGES)
 
     def identify(self, api_key: str | None, bearer: str | None) -> Identity:
-        from valkyrie.store import tenants
-
         caller = self._caller(api_key, bearer)
         with self._store.reading() as connection:
             org = tenants.org_by_tenant(connection, caller.tenant)
@@ -115,8 +114,6 @@ class HostedAuthenticator:
         return Joined(org.name, created, caller.person)
 
     def _join(self, caller: DescopeCaller) -> tuple[Org, bool]:
-        from valkyrie.store import tenants
-
         with self._store.writing() as connection:
             for name in (caller.tenant_name, f"{caller.tenant_name[: _LONGEST // 2]} ({caller.tenant})"):
                 if org := tenants.org_by_tenant(connection, caller.tenant):

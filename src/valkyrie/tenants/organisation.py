@@ -15,18 +15,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from valkyrie.config import values
+from valkyrie import aws
+from valkyrie.agents.library import AgentLibrary, Library, StoredLibrary
+from valkyrie.artifact_store.disk import DiskArtifacts
+from valkyrie.artifact_store.logs import FileLogs
 from valkyrie.config import values as config
 from valkyrie.config.values import config_path, secrets_path
 from valkyrie.domain import Identity, Json
 from valkyrie.errors import AccessError, StoreError, UnknownError, UsageError, UserError
 from valkyrie.secrets import SecretSource, SecretStore, default_sources
 from valkyrie.secrets.sources import split_name
+from valkyrie.store import tenants
 from valkyrie.store.layout import DataFolder
 from valkyrie.views import SecretView
 
 if TYPE_CHECKING:
-    from valkyrie.agents.library import Library
     from valkyrie.artifact_store.protocol import ArtifactStore, LogKeeper
     from valkyrie.aws.session import AwsAccess, AwsKeys, AwsSession
     from valkyrie.secrets.delivery import Sealer
@@ -128,8 +131,6 @@ class SelfHostedAuthenticator:
         self._lock = threading.Lock()
 
     def identify(self, api_key: str | None, bearer: str | None) -> Identity:
-        from valkyrie.store import tenants
-
         key = one_of(api_key, bearer)
         with self._store.reading() as connection:
             identity = tenants.find_key(connection, key, self._clock())
@@ -151,11 +152,9 @@ class SelfHostedAuthenticator:
 
     def _is_due(self, key_id: str) -> bool:
         """Return whether its use is to be written down now: most requests write nothing."""
-        from valkyrie.store.tenants import TOUCH_EVERY_S
-
         now = self._clock()
         with self._lock:
-            if now - self._touched.get(key_id, 0.0) < TOUCH_EVERY_S:
+            if now - self._touched.get(key_id, 0.0) < tenants.TOUCH_EVERY_S:
                 return False
             self._touched[key_id] = now
             self._touched.move_to_end(key_id)
@@ -164,8 +163,6 @@ class SelfHostedAuthenticator:
             return True
 
     def _touch(self, key_id: str) -> None:
-        from valkyrie.store import tenants
-
         try:
             with self._store.writing() as connection:
                 tenants.touch_key(connection, key_id, self._clock())
@@ -219,7 +216,6 @@ def open_organisation(
     """
     if store is None:
         return EmbeddedOrganisation(data, identity, credentials)
-    from valkyrie.store import tenants
     from valkyrie.tenants.server import ServerOrganisation
 
     with store.reading() as connection:
@@ -339,8 +335,6 @@ class StoredSecrets:
         return "the secrets kept by the tracker"
 
     def get(self, name: str) -> str | None:
-        from valkyrie.store import tenants
-
         if self._sealer is None:
             return None  # nothing can have been stored
         with self._store.reading() as connection:
@@ -399,9 +393,7 @@ class LastResort:
 
 def secrets_manager(session: AwsSession, others: Sequence[SecretSource]) -> SecretSource:
     """AWS Secrets Manager, asked for what the others do not have."""
-    from valkyrie.aws.services import SecretsManagerSource
-
-    return LastResort(SecretsManagerSource(session), tuple(others))
+    return LastResort(aws.SecretsManagerSource(session), tuple(others))
 
 
 def needed(sealer: Sealer | None) -> Sealer:
@@ -473,9 +465,7 @@ def configured_keys() -> Mapping[str, str]:
 
 def as_keys(values: Mapping[str, str]) -> AwsKeys:
     """AWS keys by the names of their environment variables, as a session takes them."""
-    from valkyrie.aws.session import AwsKeys
-
-    return AwsKeys(
+    return aws.AwsKeys(
         values["AWS_ACCESS_KEY_ID"], values["AWS_SECRET_ACCESS_KEY"], values.get("AWS_SESSION_TOKEN")
     )
 
@@ -487,9 +477,7 @@ def session_for(access: AwsAccess) -> AwsSession:
 
 @lru_cache(maxsize=64)
 def _session(access: AwsAccess, _environment: tuple[str | None, ...]) -> AwsSession:
-    from valkyrie.aws.session import AwsSession
-
-    return AwsSession(access)
+    return aws.AwsSession(access)
 
 
 def own_session(*, server: bool = False) -> AwsSession | None:
@@ -505,17 +493,15 @@ def own_session(*, server: bool = False) -> AwsSession | None:
 
 def any_session(handed: Mapping[str, str] | None = None) -> AwsSession:
     """The way into AWS, configured or not: what was handed over, else what is kept, else AWS's own."""
-    from valkyrie.aws.session import AwsAccess
-
     if handed and handed.get("AWS_ACCESS_KEY_ID"):
-        access = AwsAccess(
+        access = aws.AwsAccess(
             handed.get("AWS_DEFAULT_REGION"), as_keys(handed), endpoint=handed.get("AWS_ENDPOINT_URL")
         )
         return session_for(access)
     keys = {} if chosen_in_environment() else configured_keys()
     # What the environment says of the region is read by the session itself, as AWS's own programs do.
     named = None if os.environ.get("AWS_DEFAULT_REGION") else _configured_region()
-    return session_for(AwsAccess(named, as_keys(keys) if keys else None))
+    return session_for(aws.AwsAccess(named, as_keys(keys) if keys else None))
 
 
 def _configured_region() -> str | None:
@@ -543,77 +529,59 @@ class Placement:
     def artifacts(self) -> ArtifactStore | None:
         """The bucket, else the folder, else nothing."""
         if self.bucket and self.session:
-            from valkyrie.aws.s3 import S3Artifacts
-
-            return S3Artifacts(self.session, self.bucket, self.prefix)
+            return aws.S3Artifacts(self.session, self.bucket, self.prefix)
         if self.folder:
-            from valkyrie.artifact_store.disk import DiskArtifacts
-
             return DiskArtifacts(self.folder)
         return None
 
     def logs(self) -> LogKeeper | None:
         """CloudWatch, or files beside the artifacts, or nothing."""
         if self.folder and not self.bucket:
-            from valkyrie.artifact_store.logs import FileLogs
-
             return FileLogs(self.folder / "logs")
         if not (self.bucket and self.session and self.log_group):
             return None
-        from valkyrie.aws.services import CloudWatchLogs
-
-        return CloudWatchLogs(self.session, self.log_group, self.retention_days)
+        return aws.CloudWatchLogs(self.session, self.log_group, self.retention_days)
 
 
 def own_placement(session: AwsSession | None, prefix: str = "") -> Placement:
     """As this machine's config says, below a prefix."""
-    bucket, folder = values.effective("S3_BUCKET").value, values.effective("artifacts_folder").value
-    group = str(values.effective("LOG_GROUP").value)
+    bucket, folder = config.effective("S3_BUCKET").value, config.effective("artifacts_folder").value
+    group = str(config.effective("LOG_GROUP").value)
     root = Path(str(folder)) if folder else None
     return Placement(
         session,
         bucket=str(bucket) if bucket else None,
         prefix=prefix,
         folder=root / prefix if root and prefix else root,
-        log_group=None if group == values.NO_LOGS else "/".join(filter(None, (group, prefix))),
-        retention_days=int(values.effective("LOG_RETENTION_POLICY").value or DEFAULT_RETENTION),
+        log_group=None if group == config.NO_LOGS else "/".join(filter(None, (group, prefix))),
+        retention_days=int(config.effective("LOG_RETENTION_POLICY").value or DEFAULT_RETENTION),
     )
 
 
 def open_library(artifacts: ArtifactStore | None, folder: Path, cache: Path) -> Library:
     """Pushed agents: with the artifacts, else in a folder of this machine."""
-    from valkyrie.agents.library import AgentLibrary, StoredLibrary
-
     return AgentLibrary(folder) if artifacts is None else StoredLibrary(artifacts, cache)
 
 
 def open_artifacts(place: Json, session: AwsSession | None) -> ArtifactStore:
     """The store a run remembers."""
     if place.get("kind") == "disk":
-        from valkyrie.artifact_store.disk import DiskArtifacts
-
         return DiskArtifacts(Path(place["folder"]))
     if place.get("kind") == "s3":
-        from valkyrie.aws.s3 import S3Artifacts
-
         where = f"s3://{place['bucket']}"
-        return S3Artifacts(_there(place, session, where), place["bucket"], place.get("prefix") or "")
+        return aws.S3Artifacts(_there(place, session, where), place["bucket"], place.get("prefix") or "")
     raise _strange(place)
 
 
 def open_logs(place: Json, session: AwsSession | None) -> LogKeeper:
     """The log keeper a run remembers."""
     if place.get("kind") == "files":
-        from valkyrie.artifact_store.logs import FileLogs
-
         return FileLogs(Path(place["folder"]))
     if place.get("kind") != "cloudwatch":
         raise _strange(place)
-    from valkyrie.aws.services import CloudWatchLogs
-
     group = str(place["group"])
     days = int(place.get("retention_days") or DEFAULT_RETENTION)
-    return CloudWatchLogs(_there(place, session, f"log group {group}"), group, days)
+    return aws.CloudWatchLogs(_there(place, session, f"log group {group}"), group, days)
 
 
 def _there(place: Json, session: AwsSession | None, where: str) -> AwsSession:

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from valkyrie import aws
 from valkyrie.config.values import NO_LOGS, find_key
 from valkyrie.domain import DEFAULT_ORG, Identity, Json
 from valkyrie.errors import UsageError, UserError
@@ -118,13 +119,11 @@ def check_role(access: AwsAccess) -> None:
     Whoever may name a role here would otherwise get at every role that trusts this server, also those of
     other organisations and of the server's own account.
     """
-    from valkyrie.aws.session import AwsSession
-
-    AwsSession(access).credential()
+    aws.AwsSession(access).credential()
     if os.environ.get(OPEN_ROLES, "").strip().lower() in ("1", "true", "yes", "on"):
         return
     try:
-        AwsSession(replace(access, external_id=None)).credential()
+        aws.AwsSession(replace(access, external_id=None)).credential()
     except UserError:
         return
     raise UserError(
@@ -136,17 +135,12 @@ def check_role(access: AwsAccess) -> None:
 
 def check_keys(keys: Mapping[str, str], region: str | None) -> None:
     """Refuse keys AWS does not know."""
-    from valkyrie.aws.session import AwsAccess, AwsSession
-
-    AwsSession(AwsAccess(region=region, keys=as_keys(keys))).identity()
+    aws.AwsSession(aws.AwsAccess(region=region, keys=as_keys(keys))).identity()
 
 
 def check_bucket(access: AwsAccess, bucket: str) -> None:
     """Refuse a bucket that cannot be written."""
-    from valkyrie.aws.s3 import S3Artifacts
-    from valkyrie.aws.session import AwsSession
-
-    S3Artifacts(AwsSession(access), bucket, patience=5).check()
+    aws.S3Artifacts(aws.AwsSession(access), bucket, patience=5).check()
 
 
 # One organisation of a server: its own secrets, agents and AWS; nothing of the server's environment.
@@ -258,14 +252,12 @@ class ServerOrganisation:
 
     def _access(self, chosen: Json) -> AwsAccess | None:
         """The way into AWS the organisation brought along."""
-        from valkyrie.aws.session import AwsAccess
-
         region = chosen.get("aws_region")
         if self._row.sealed:
             opened = needed(self._sealer).open(self._row.sealed, self._about)
-            return AwsAccess(region=region, keys=as_keys(opened))
+            return aws.AwsAccess(region=region, keys=as_keys(opened))
         if role := chosen.get("role_arn"):
-            return AwsAccess(
+            return aws.AwsAccess(
                 region=region,
                 role_arn=role,
                 external_id=external_id(self._row.id),

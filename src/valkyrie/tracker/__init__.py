@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from valkyrie.config.values import data_folder, effective
 from valkyrie.errors import UserError
+from valkyrie.executor.client import ExecutorClient
+from valkyrie.store.layout import DataFolder
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
@@ -15,8 +18,6 @@ def open_tracker(*, to_start: bool = False) -> Tracker:
 
     `to_start`: an executor will be needed, so it comes up while everything else is being loaded.
     """
-    from valkyrie.config.values import effective
-
     if url := effective("tracker_url").value:
         from valkyrie.tracker.remote import RemoteTracker
 
@@ -26,10 +27,6 @@ def open_tracker(*, to_start: bool = False) -> Tracker:
 
 
 def _on_this_machine(to_start: bool) -> Tracker:
-    from valkyrie.config.values import data_folder
-    from valkyrie.executor.client import ExecutorClient
-    from valkyrie.store.layout import DataFolder
-
     data = DataFolder(data_folder())
     if data.root.exists() and not data.root.is_dir():
         raise UserError(f"The data folder {data.root} is no folder. Set VALKYRIE_HOME to a folder of yours.")

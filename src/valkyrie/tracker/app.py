@@ -13,7 +13,7 @@ from valkyrie.config.values import database_url
 from valkyrie.domain import DEFAULT_ORG, Identity, Json
 from valkyrie.errors import InfrastructureError, UserError
 from valkyrie.executor.client import ExecutorClient, StartingExecutor
-from valkyrie.store import Store, jobs, runs
+from valkyrie.store import Store, executors, jobs, runs
 from valkyrie.store.layout import DataFolder
 
 if TYPE_CHECKING:
@@ -189,8 +189,6 @@ class StoreDispatch:
         self._nearby.ask("wake")
 
     def alive(self) -> bool:
-        from valkyrie.store import executors
-
         with self._app.store.reading() as connection:
             return bool(executors.living(connection))
 

@@ -45,6 +45,7 @@ from valkyrie.benchmarks.task_dir.task_toml import stray_problem
 from valkyrie.config.values import data_folder
 from valkyrie.domain import Json, TaskSpec, TrialState, VerifyMode
 from valkyrie.errors import UsageError
+from valkyrie.executor.host import alone
 from valkyrie.store import Store
 from valkyrie.store.journal import Finish
 from valkyrie.store.layout import DataFolder
@@ -321,8 +322,6 @@ class _Auditor:
 
     async def _drive(self, job: ForegroundJob, what: str, total: int) -> bool:
         """Work to the end, or until someone interrupts; whether someone did."""
-        from valkyrie.executor.host import alone
-
         done = 0
 
         def ended(_leased: Leased, finish: Finish) -> None:

@@ -133,7 +133,8 @@ class ProblemList:
     def add(self, error: ValkyrieError) -> None:
         """Add an error, and the secrets it says are missing."""
         self.texts.append(Problem(error))
-        self.missing.update(getattr(error, "missing", {}))
+        if isinstance(error, MissingSecretError):
+            self.missing.update(error.missing)
 
     def collect(self, find: Callable[[], T]) -> T | None:
         """Return what was found, or None and one more problem: not there, refused, broken or out of reach."""
@@ -170,7 +171,7 @@ def _parts(problem: str) -> Sequence[str]:
 
 
 def _only_secrets(problems: Sequence[str]) -> bool:
-    return all(isinstance(getattr(problem, "error", None), MissingSecretError) for problem in problems)
+    return all(isinstance(one, Problem) and isinstance(one.error, MissingSecretError) for one in problems)
 
 
 MOST_STRETCH = 1000.0

@@ -1,4 +1,4 @@
-"""Verbs that grade kept work again, and say which grading of a run counts."""
+"""Verbs that grade kept work again, say which grading of a run counts, and score some of its tasks."""
 
 from __future__ import annotations
 
@@ -6,22 +6,30 @@ import asyncio
 import shutil
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from sandboxes.masker import Masker
 from valkyrie import benchmarks
 from valkyrie.artifact_store.protocol import attempt_prefix, upload_key
-from valkyrie.domain import Json, Outcome, RunState, TrialState
+from valkyrie.benchmarks.protocol import computed, confirmed_score, grades_of
+from valkyrie.domain import Category, Json, Outcome, RunState, TrialState, ended_by_agent, worst_score
 from valkyrie.errors import UsageError, UserError, ValkyrieError
+from valkyrie.report.presentation import score_view
+from valkyrie.secrets.delivery import unspeakable, with_headers
 from valkyrie.store import executors, regrades, runs
+from valkyrie.store.counters import add_grade
 from valkyrie.store.layout import encode_task_id
 from valkyrie.store.regrades import GradingVerdict, Regraded
+from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS
 from valkyrie.tracker.app import CallerContext
 from valkyrie.tracker.run_reader import RunReader
 from valkyrie.tracker.runs import RunVerbs
-from valkyrie.tracker.secrets import given_again
+from valkyrie.tracker.secrets import given_again, service_headers
 from valkyrie.trial.storage import KeptWork, read_record, work_key
 from valkyrie.views import (
     GradingChange,
@@ -31,6 +39,7 @@ from valkyrie.views import (
     RegradeView,
     RunRequest,
     RunView,
+    ScoreView,
     TrialLeftOut,
 )
 
@@ -38,6 +47,7 @@ if TYPE_CHECKING:
     from valkyrie.artifact_store.protocol import ArtifactStore
     from valkyrie.benchmarks.protocol import Benchmark
     from valkyrie.store.rows import RunRow
+    from valkyrie.tenants import Organisation
 
 _OTHERWISE = ("instruction", "cwd", "image", "env", "user", "network", "limits")
 """Fields of a task that its tests may rely on and that are not taken from other tests."""
@@ -401,3 +411,80 @@ def _own_view(row: RunRow) -> GradingView:
         score_graded=row.score_graded,
         score_confirmed=row.score_confirmed,
     )
+
+
+# The score of some of a run's tasks; the run's own stays as it is.
+
+TIMEOUT_S = 60.0
+
+
+def rescored(
+    row: Any, trials: Sequence[Any], organisation: Organisation, headers: Mapping[str, str]
+) -> tuple[Json, ScoreView]:
+    """Return the benchmark's verdict on these trials of a run, and the named numbers over them.
+
+    Only a benchmark's own service can compute its score: where it cannot be asked, there is none, and the
+    verdict says why.
+    """
+    try:
+        final, graded, confirmed = asyncio.run(_asked(row, trials, organisation, headers))
+    except (ValkyrieError, TimeoutError) as error:
+        why = str(error) or f"no answer within {TIMEOUT_S:g} s"
+        final, graded, confirmed = {"final_score": None, "properties": {"not_computed": why}}, None, None
+    return final, _numbers(row, trials, final, graded, confirmed)
+
+
+async def _asked(
+    row: Any, trials: Sequence[Any], organisation: Organisation, headers: Mapping[str, str]
+) -> tuple[Json, float | None, float | None]:
+    source: Json = row.benchmark_source
+    asks_a_service = source.get("kind") == "service"
+    handed = with_headers(service_headers(row, headers, organisation) if asks_a_service else {})
+    benchmark = benchmarks.open_frozen(source, handed)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            grades = grades_of(trials)
+            final, graded = await computed(benchmark, grades, row.dataset)
+            confirmed = await confirmed_score(benchmark, grades, row.dataset)
+    finally:
+        await benchmark.close()
+    # A service is not to get its own credential into a file that is passed around.
+    return Masker(unspeakable(handed)).data(final), graded, confirmed
+
+
+def _numbers(
+    row: Any, trials: Sequence[Any], final: Json, graded: float | None, confirmed: float | None
+) -> ScoreView:
+    """Return the numbers of a run that has these trials only."""
+    scores: dict[str, list[float | None]] = {}
+    counters: dict[str, float] = defaultdict(int)
+    worst = worst_score(trial.score for trial in trials if trial.state == TrialState.FINISHED)
+    for trial in trials:
+        counters[STATE_COUNTERS[TrialState(trial.state)]] += 1
+        score = worst if ended_by_agent(trial.state, trial.category) else None
+        if trial.state == TrialState.FINISHED:
+            add_grade(counters, trial, +1)
+            score = trial.score
+        elif trial.state == TrialState.ERROR and trial.category:
+            counters[ERROR_COUNTERS[Category(trial.category)]] += 1
+        if trial.state != TrialState.SKIPPED:
+            scores.setdefault(trial.task_id, []).append(score)
+    names = (*STATE_COUNTERS.values(), *ERROR_COUNTERS.values(), *_COUNTERS)
+    smaller = SimpleNamespace(
+        state=RunState.FINISHED,
+        fraction=row.fraction,
+        arguments=row.arguments,
+        final_evaluation=final,
+        final_score=final["final_score"],
+        score_graded=graded,
+        score_confirmed=confirmed,
+        **{name: counters[name] for name in names},
+    )
+    families = {trial.task_id: trial.family for trial in trials if trial.family is not None}
+    return score_view(smaller, scores, families)
+
+
+_COUNTERS = (
+    *("n_passed", "n_partial", "score_sum"),
+    *("n_confirmed", "confirmed_sum", "n_verified", "n_open"),
+)

@@ -13,22 +13,23 @@ from sandboxes.registry import open_provider
 from sandboxes.values import host_memory_mb
 from valkyrie import agents, benchmarks
 from valkyrie.agents import PreparedAgent
+from valkyrie.benchmarks.catalog import known_benchmarks
 from valkyrie.benchmarks.protocol import Benchmark, select
 from valkyrie.domain import Category, Json, RunState, TaskSpec
-from valkyrie.errors import UsageError, UserError, ValkyrieError
-from valkyrie.plan import Settings, TrialPlan, as_planned, make_plan
+from valkyrie.errors import MissingSecretError, UsageError, UserError, ValkyrieError
+from valkyrie.plan import Settings, TrialPlan, as_planned, make_plan, plan_digest, shuffled
 from valkyrie.report.presentation import job_view, run_view
 from valkyrie.store import jobs, runs
 from valkyrie.tracker import job_plan
 from valkyrie.tracker.app import CallerContext
 from valkyrie.tracker.checks import LONGEST_S, MOST_STRETCH, Problem, check_trials, refuse, unfit
-from valkyrie.tracker.job_plan import JobPlanned, Selection
-from valkyrie.tracker.prepare import new_trials
+from valkyrie.tracker.job_plan import JobPlanned, Selection, select_scenarios, stop_rule
 from valkyrie.tracker.run_reader import RunReader
-from valkyrie.tracker.runs import Again, NewRun, RunVerbs, limit_reached
+from valkyrie.tracker.runs import Again, NewRun, RunVerbs, limit_reached, new_trials
 from valkyrie.tracker.secrets import given_again
 from valkyrie.views import ResumeRequest, RunRequest
 from valkyrie.views.jobs import (
+    JobAgent,
     JobChange,
     JobFilter,
     JobPage,
@@ -59,9 +60,6 @@ class JobVerbs:
         self._runs = runs
 
     def plan_job(self, request: JobRequest) -> JobPlan:
-        from valkyrie.plan import plan_digest
-        from valkyrie.tracker.job_plan import stop_rule
-
         planned = self._planned(request)
         prepared = self._prepared(planned.requests(_template(request)), only_look=self._context.only_looks)
         problems = [str(problem) for one in prepared for problem in one.problems]
@@ -71,9 +69,6 @@ class JobVerbs:
         return JobPlan(plans, list(dict.fromkeys(problems)), digest, rule)
 
     def start_job(self, request: JobRequest, *, key: str | None = None) -> StartedJob:
-        from valkyrie.plan import plan_digest, shuffled
-        from valkyrie.tracker.job_plan import job_name, stop_rule, stored
-
         job_id = str(uuid.uuid5(_SPACE, f"{self._context.identity.org_id} {key}") if key else uuid.uuid4())
         if key and self._job_is_stored(job_id):
             return StartedJob(self.fetch_job(job_id), ["this start was asked for before; here is its job"])
@@ -85,18 +80,19 @@ class JobVerbs:
             # By the job's id, which nobody knew before: no agent can be made for the tasks that come first.
             prepared = [replace(one, trials=shuffled(one.trials, job_id), stop_rule=rule) for one in prepared]
         new = _new_runs(job_id, prepared)
+        names = {one.request.benchmark: one.benchmark.name for one in prepared}
         now = time.time()
         values = {
             "id": job_id,
             "org_id": self._context.identity.org_id,
-            "name": job_name(request, now),
+            "name": job_plan.job_name(request, now),
             "started_by": self._context.identity.person,
             "created_at": now,
             "concurrency": request.concurrency,
             "ends_at": None if request.time_limit is None else now + request.time_limit,
             "about": dict(request.metadata),
             "arguments": {
-                **stored(request, planned, {one.request.benchmark: one.benchmark.name for one in prepared}),
+                **job_plan.stored(request, planned, names),
                 "digest": digest,
             },
             "stop_rule": rule,
@@ -219,8 +215,6 @@ class JobVerbs:
 
     def select(self, scenarios: Sequence[str], template: RunRequest) -> list[Selection]:
         """Return the tasks that scenarios name, as far as whoever asks may name them."""
-        from valkyrie.benchmarks.catalog import known_benchmarks
-        from valkyrie.tracker.job_plan import select_scenarios
 
         def open_one(name: str) -> Any:
             asked = replace(template, benchmark=name)
@@ -230,9 +224,7 @@ class JobVerbs:
         return select_scenarios(scenarios, known, open_one)
 
     def _planned(self, request: JobRequest) -> JobPlanned:
-        from valkyrie.tracker.job_plan import JobPlanned, Selection, check
-
-        check(request)
+        job_plan.check(request)
         template = request.template
         if request.scenarios:
             return JobPlanned(list(request.agents), self.select(request.scenarios, template))
@@ -243,7 +235,7 @@ class JobVerbs:
     def _prepared(self, requests: Sequence[RunRequest], *, only_look: bool = False) -> list[PreparedRun]:
         """Return every run resolved and checked; the problems of all in one refusal."""
         found: list[PreparedRun] = []
-        refused: list[str] = []
+        refused: list[Problem] = []
         for request in requests:
             try:
                 found.append(self._context.prepare(request, only_look=only_look))
@@ -325,9 +317,9 @@ def _refuse_problems(prepared: Sequence[PreparedRun]) -> Sequence[PreparedRun]:
     return prepared
 
 
-def _missing(refused: Sequence[str]) -> dict[str, str]:
-    errors = (getattr(one, "error", None) for one in refused)
-    return {name: what for error in errors for name, what in getattr(error, "missing", {}).items()}
+def _missing(refused: Sequence[Problem]) -> dict[str, str]:
+    errors = [one.error for one in refused if isinstance(one.error, MissingSecretError)]
+    return {name: what for error in errors for name, what in error.missing.items()}
 
 
 # Growth of a job: more agents, tasks or trials, or other limits; what ended stays as it is.
@@ -361,6 +353,37 @@ def grow(context: CallerContext, verbs: JobVerbs, view: JobView, change: JobChan
     raise UserError(f"Job {view.name!r} is being changed by others all the time; try again later.")
 
 
+@dataclass(frozen=True, slots=True)
+class _JobGrowth:
+    """What a job becomes."""
+
+    template: RunRequest
+    selections: Sequence[Selection]
+    agents: Sequence[JobAgent]
+    growths: Sequence[Growth]
+    """Of the runs that are there."""
+    new: Sequence[NewRun]
+
+    def write(self, connection: Connection) -> None:
+        """Store what runs that are there get."""
+        for growth in self.growths:
+            if growth.more:
+                runs.extend(connection, growth.run_id, new_trials(growth.more))
+            _keep_settings(connection, growth)
+
+    def arguments(self, before: Json) -> Json:
+        """Return the job's arguments; of a job that grew the digest is not known."""
+        grows = bool(self.new) or any(one.more for one in self.growths)
+        changed = ("trials", "slice", "agent_timeout", "timeout_multiplier", "concurrency")
+        now = asdict(self.template)
+        return {
+            **{name: value for name, value in before.items() if name != "digest" or not grows},
+            "agents": [asdict(agent) for agent in self.agents],
+            "selections": [asdict(one) for one in self.selections],
+            "template": before["template"] | {name: now[name] for name in changed},
+        }
+
+
 def _grow(context: CallerContext, verbs: JobVerbs, view: JobView, change: JobChange) -> list[str]:
     with context.store.reading() as connection:
         row = jobs.get(connection, view.id)
@@ -371,39 +394,8 @@ def _grow(context: CallerContext, verbs: JobVerbs, view: JobView, change: JobCha
             f"Job {view.name!r} stops when it is decided: what it compares was fixed before it began. "
             "Start a new job for other agents, tasks or trials."
         )
-    template = _changed(job_plan.stored_template(row.arguments), change)
-    selections = job_plan.stored_selections(row.arguments)
-    trials_grow = change.trials is not None or bool(change.scenarios)
-    if template.slice is not None and (trials_grow or change.agents):
-        selections = [_sliced(context, rows, template, one) for one in selections]
-        template = replace(template, slice=None)
-    selections = _more(context, verbs, change, template, selections)
-    growths = [
-        _growth(context, one, template, _selection_of(one, selections), trials_grow=trials_grow)
-        for one in rows
-    ]
-    had = job_plan.stored_agents(row.arguments)
-    new = [agent for agent in change.agents if agent not in had]
-    known = {(one.benchmark, one.dataset) for one in job_plan.stored_selections(row.arguments)}
-    added = [one for one in selections if (one.benchmark, one.dataset) not in known]
-    further = [
-        *JobPlanned(had, added).requests(template),
-        *JobPlanned(new, selections).requests(template),
-    ]
-    grows = bool(further) or any(one.more for one in growths)
-    last = max((one.job_position or 0 for one in rows), default=-1)
-    new_runs = verbs.prepare_runs(view.id, further, first=last + 1)
-    arguments = {
-        **{name: value for name, value in row.arguments.items() if name != "digest" or not grows},
-        "agents": [asdict(agent) for agent in [*had, *new]],
-        "selections": [asdict(one) for one in selections],
-        "template": row.arguments["template"]
-        | {
-            name: getattr(template, name)
-            for name in ("trials", "slice", "agent_timeout", "timeout_multiplier", "concurrency")
-        },
-    }
-    values: Json = {"arguments": arguments}
+    planned = _plan_growth(context, verbs, row, rows, change)
+    values: Json = {"arguments": planned.arguments(row.arguments)}
     notices = _under_way(view, change)
     if change.time_limit is not None:
         values["ends_at"] = time.time() + change.time_limit
@@ -414,15 +406,41 @@ def _grow(context: CallerContext, verbs: JobVerbs, view: JobView, change: JobCha
     def write(connection: Connection) -> None:
         if jobs.locked(connection, view.id).version != row.version:
             raise _OvertakenError
-        for growth in growths:
-            if growth.more:
-                runs.extend(connection, growth.run_id, new_trials(growth.more))
-            _keep_settings(connection, growth)
+        planned.write(connection)
         jobs.change(connection, view.id, **values)
         if change.concurrency is not None:
             jobs.share(connection, view.id, change.concurrency)
 
-    return [*notices, *verbs.store_runs(new_runs, write)]
+    return [*notices, *verbs.store_runs(planned.new, write)]
+
+
+def _plan_growth(
+    context: CallerContext, verbs: JobVerbs, row: Any, rows: Sequence[Any], change: JobChange
+) -> _JobGrowth:
+    """Plan what each run gets, and the runs that are added: of new agents, and on new benchmarks."""
+    template = _changed(job_plan.stored_template(row.arguments), change)
+    had = job_plan.stored_selections(row.arguments)
+    selections: Sequence[Selection] = had
+    trials_grow = change.trials is not None or bool(change.scenarios)
+    if template.slice is not None and (trials_grow or change.agents):
+        selections = [_sliced(context, rows, template, one) for one in selections]
+        template = replace(template, slice=None)
+    selections = _more(context, verbs, change, template, selections)
+    growths = [
+        _growth(context, one, template, _selection_of(one, selections), trials_grow=trials_grow)
+        for one in rows
+    ]
+    agents_had = job_plan.stored_agents(row.arguments)
+    agents_new = [agent for agent in change.agents if agent not in agents_had]
+    known = {(one.benchmark, one.dataset) for one in had}
+    added = [one for one in selections if (one.benchmark, one.dataset) not in known]
+    further = [
+        *JobPlanned(agents_had, added).requests(template),
+        *JobPlanned(agents_new, selections).requests(template),
+    ]
+    last = max((one.job_position or 0 for one in rows), default=-1)
+    new = verbs.prepare_runs(row.id, further, first=last + 1)
+    return _JobGrowth(template, selections, [*agents_had, *agents_new], growths, new)
 
 
 def _under_way(view: JobView, change: JobChange) -> list[str]:
@@ -447,7 +465,7 @@ def _check(change: JobChange, trials: int) -> None:
     job_plan.check_seconds("--time-limit", change.time_limit)
 
 
-def _changed(template: Any, change: JobChange) -> Any:
+def _changed(template: RunRequest, change: JobChange) -> RunRequest:
     given = {
         "trials": change.trials,
         "agent_timeout": change.agent_timeout,
@@ -455,10 +473,12 @@ def _changed(template: Any, change: JobChange) -> Any:
         "concurrency": change.concurrency,
         "headers": change.headers or None,
     }
-    return replace(template, **{name: value for name, value in given.items() if value is not None})
+    return replace(template, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
-def _sliced(context: CallerContext, rows: Sequence[Any], template: Any, selection: Selection) -> Selection:
+def _sliced(
+    context: CallerContext, rows: Sequence[Any], template: RunRequest, selection: Selection
+) -> Selection:
     """Return the same tasks by their ids: once some are added, the slice would be another one."""
     key = selection.benchmark, selection.dataset
     row = next(one for one in rows if (one.arguments["benchmark"], one.dataset) == key)
@@ -467,7 +487,7 @@ def _sliced(context: CallerContext, rows: Sequence[Any], template: Any, selectio
     return replace(selection, task_ids=tuple(chosen))
 
 
-async def _chosen(benchmark: Benchmark, selection: Selection, slice_text: str) -> list[str]:
+async def _chosen(benchmark: Benchmark, selection: Selection, slice_text: str | None) -> list[str]:
     try:
         available = await benchmark.list_tasks(selection.dataset)
         return select(available, task_ids=selection.task_ids, slice_text=slice_text)
@@ -476,7 +496,7 @@ async def _chosen(benchmark: Benchmark, selection: Selection, slice_text: str) -
 
 
 def _more(
-    context: CallerContext, verbs: JobVerbs, change: JobChange, template: Any, had: Sequence[Selection]
+    context: CallerContext, verbs: JobVerbs, change: JobChange, template: RunRequest, had: Sequence[Selection]
 ) -> list[Selection]:
     """Return the job's tasks with those that are added; `all` is every task of the benchmarks it has."""
     if ALL in change.scenarios:
@@ -494,7 +514,11 @@ def _more(
 
 
 def _named(
-    context: CallerContext, verbs: JobVerbs, scenarios: Sequence[str], template: Any, had: Sequence[Selection]
+    context: CallerContext,
+    verbs: JobVerbs,
+    scenarios: Sequence[str],
+    template: RunRequest,
+    had: Sequence[Selection],
 ) -> Sequence[Selection]:
     """Scenarios of a job with one benchmark are its tasks; else they are looked up."""
     if not scenarios:
@@ -507,7 +531,7 @@ def _named(
     return verbs.select(scenarios, template)
 
 
-async def _task_ids(context: CallerContext, template: Any, selection: Selection) -> set[str]:
+async def _task_ids(context: CallerContext, template: RunRequest, selection: Selection) -> set[str]:
     asked = replace(template, benchmark=selection.benchmark, dataset=selection.dataset)
     benchmark = context.open_benchmark(asked)
     try:
@@ -522,7 +546,7 @@ def _selection_of(row: Any, selections: Sequence[Selection]) -> Selection:
 
 
 def _growth(
-    context: CallerContext, row: Any, template: Any, selection: Selection, *, trials_grow: bool
+    context: CallerContext, row: Any, template: RunRequest, selection: Selection, *, trials_grow: bool
 ) -> Growth:
     """Return what a run that is there gets; its agent is the one that was frozen into it."""
     settings = Settings(**row.arguments["settings"])
@@ -552,7 +576,7 @@ def _growth(
 
 
 async def _describe(
-    benchmark: Benchmark, dataset: str, selection: Selection, template: Any
+    benchmark: Benchmark, dataset: str, selection: Selection, template: RunRequest
 ) -> list[TaskSpec]:
     try:
         chosen = select(await benchmark.list_tasks(dataset), task_ids=selection.task_ids)
@@ -562,7 +586,7 @@ async def _describe(
         await benchmark.close()
 
 
-def _refuse_unfit(context: CallerContext, row: Any, tasks: Sequence[TaskSpec], template: Any) -> None:
+def _refuse_unfit(context: CallerContext, row: Any, tasks: Sequence[TaskSpec], template: RunRequest) -> None:
     agent = agents.open_frozen(row.agent_frozen, context.data.run(row.id).agent, context.data.bundles)
     stand_in = PreparedAgent(
         row.agent,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -15,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from valkyrie.artifact_store.protocol import run_prefix
+from valkyrie.benchmarks.catalog import known_benchmarks
 from valkyrie.domain import Json
 from valkyrie.errors import UnknownError, UsageError, UserError, ValkyrieError
 from valkyrie.store import runs
@@ -67,13 +69,9 @@ class LibraryVerbs:
         self._context.organisation.remove_secret(name)
 
     def benchmarks(self) -> Sequence[BenchmarkView]:
-        from valkyrie.benchmarks.catalog import known_benchmarks
-
         return known_benchmarks()
 
     def benchmark_tasks(self, request: TasksRequest) -> TasksView:
-        import asyncio
-
         benchmark = self._context.open_benchmark(request)
 
         async def ask() -> TasksView:

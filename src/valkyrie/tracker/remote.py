@@ -24,6 +24,7 @@ from valkyrie.client.client import ValkyrieClient
 from valkyrie.client.connection import changed
 from valkyrie.domain import Json
 from valkyrie.errors import MissingSecretError, UnknownError, UserError
+from valkyrie.tracker.job_plan import job_name, sent_scenarios
 from valkyrie.views import (
     BenchmarkView,
     LogLine,
@@ -242,16 +243,12 @@ class RemoteTracker:
 
     async def _complete_job(self, request: JobRequest) -> JobRequest:
         """A request that means the same to the tracker; its name is made of words the caller used."""
-        from valkyrie.tracker.job_plan import job_name, sent_scenarios
-
         scenarios = await sent_scenarios(self.client, request.scenarios)
         named = replace(request, name=job_name(request, time.time()), scenarios=scenarios)
         return await caller.complete_job(self.client, named)
 
     def resume_job(self, ref: str, change: JobChange | None = None) -> StartedJob:
         async def ask() -> StartedJob:
-            from valkyrie.tracker.job_plan import sent_scenarios
-
             job = await self.client.job(ref)
             asked = await caller.complete_job_change(self.client, change or JobChange(), job)
             asked = replace(asked, scenarios=await sent_scenarios(self.client, asked.scenarios))

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from valkyrie.artifact_store.logs import Transcripts, Which
 from valkyrie.artifact_store.protocol import ArtifactStore, LogName, attempt_prefix, results_key
+from valkyrie.client.files import OutputsWriter
 from valkyrie.domain import Json, RunState, TrialState
 from valkyrie.errors import UnknownError, UsageError, UserError
+from valkyrie.report.results import document_text, results_document, results_text, told_arguments
 from valkyrie.store import regrades, runs, trials
 from valkyrie.store.layout import RunFolder, encode_task_id
 from valkyrie.tracker.app import CallerContext, pause
@@ -152,8 +154,6 @@ class ResultVerbs:
         self._reader = reader
 
     def results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Json:
-        from valkyrie.report.results import results_document, told_arguments
-
         with self._context.store.reading() as connection:
             run_id = self._checked(connection, ref, request.task_ids)
             view = self._reader.view(connection, run_id, detailed=True)
@@ -164,15 +164,13 @@ class ResultVerbs:
                 return results_document(view, row.final_evaluation, rows, passes=row.passes)
             wanted = set(request.task_ids)
             chosen = [row for row in rows if row.task_id in wanted]
-        from valkyrie.tracker.prepare import rescored
+        from valkyrie.tracker.gradings import rescored
 
         final, score = rescored(row, chosen, self._context.organisation, request.headers)
         part = replace(view, score=score, cost=None)
         return results_document(part, final, chosen, passes=row.passes, subset=True)
 
     def results_text(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Iterator[str]:
-        from valkyrie.report.results import document_text, results_text, told_arguments
-
         if request.task_ids is not None:
             yield document_text(self.results(ref, request)) + "\n"
             return
@@ -215,8 +213,6 @@ class ResultVerbs:
     def outputs(
         self, ref: str, destination: Path, request: OutputsWanted = OutputsWanted()
     ) -> Sequence[Path]:
-        from valkyrie.client.files import OutputsWriter
-
         writer = OutputsWriter(destination)
         for task_id, k, number, kept in self._last_attempts(ref, request.task_ids):
             folder = Path(encode_task_id(task_id), str(k) if k else "")

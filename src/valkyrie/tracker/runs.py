@@ -7,15 +7,18 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from valkyrie import agents
-from valkyrie.artifact_store.protocol import run_prefix
+from valkyrie.agents.loader import ARCHIVE_NAME
+from valkyrie.artifact_store.protocol import frozen_agent_key, run_prefix, upload_key
 from valkyrie.benchmarks.protocol import not_runnable
 from valkyrie.benchmarks.service.address import ServiceAddress, custom_service, reach_of
-from valkyrie.domain import SECOND_TRIES, Json, RunState, TrialState
+from valkyrie.domain import SECOND_TRIES, Identity, Json, RunState, TrialState
 from valkyrie.errors import StoreError, UsageError, UserError, ValkyrieError
+from valkyrie.plan import FAMILY, TrialPlan
 from valkyrie.report.formats import plural
 from valkyrie.report.statistics.power import planned_gaps
 from valkyrie.secrets import delivery
@@ -37,7 +40,9 @@ from valkyrie.views import (
 )
 
 if TYPE_CHECKING:
+    from valkyrie.artifact_store.protocol import ArtifactStore, LogKeeper
     from valkyrie.store import Connection
+    from valkyrie.store.layout import RunFolder
     from valkyrie.store.rows import RunRow
     from valkyrie.tracker.prepare import PreparedRun
 
@@ -137,8 +142,6 @@ class RunVerbs:
     def store_all(self, new: Sequence[NewRun], also: Callable[[Connection], None] | None = None) -> None:
         """Freeze the agents, then store runs and trials, and what comes with them, in one transaction; a
         failure leaves nothing."""
-        from valkyrie.tracker.prepare import new_trials
-
         try:
             rows = [(one, self._frozen_values(one), new_trials(one.prepared.trials)) for one in new]
             with self._context.store.writing() as connection:
@@ -154,12 +157,10 @@ class RunVerbs:
 
     def _frozen_values(self, new: NewRun) -> Json:
         """Return the columns of a new run, its agent frozen into its folder."""
-        from valkyrie.tracker.prepare import keep_frozen, run_values
-
         folder = self._context.data.run(new.run_id)
         frozen = agents.freeze(new.prepared.agent, folder.agent)
-        keep_frozen(new.prepared, new.run_id, folder, self._context.organisation.uploads())
-        values = run_values(new.prepared, new.run_id, frozen, self._context.identity)
+        _keep_frozen(new.prepared, new.run_id, folder, self._context.organisation.uploads())
+        values = _run_values(new.prepared, new.run_id, frozen, self._context.identity)
         if shows := self.shown_gaps(new.prepared):
             values["arguments"]["shows"] = shows
         return {**values, **new.values}
@@ -378,3 +379,153 @@ def moved_service(
         {"benchmark_source": {**source, **here}, "arguments": {**arguments, "service": service}},
         f"benchmark service {found.name} is at {found.url} now (it was at {source['url']})",
     )
+
+
+# What is stored of a run: everything it was asked with, secrets by name only.
+
+
+def _keep_frozen(prepared: PreparedRun, run_id: str, folder: RunFolder, uploads: Path) -> None:
+    """Put the run's agent, and a benchmark that was sent along, where executors elsewhere find them."""
+    artifacts = prepared.artifacts
+    if artifacts is None:
+        return
+    archive = folder.agent / ARCHIVE_NAME
+    if archive.is_file():
+        artifacts.put(frozen_agent_key(run_id, prepared.agent.name), archive)
+    digest = prepared.benchmark.source.get("upload")
+    if digest and artifacts.find(upload_key(digest)) is None:
+        artifacts.put(upload_key(digest), uploads / f"{digest}.zip")
+
+
+def new_trials(planned: Sequence[TrialPlan]) -> list[runs.NewTrial]:
+    """Return what is stored of planned trials."""
+    return [
+        runs.NewTrial(one.task_id, one.k, one.digest, one.cpus, one.memory_mb, one.family) for one in planned
+    ]
+
+
+def _run_values(prepared: PreparedRun, run_id: str, frozen: Json, identity: Identity) -> Json:
+    """Return the columns of a new run's row."""
+    request = prepared.request
+    return {
+        "id": run_id,
+        "agent": prepared.agent.name,
+        "model": prepared.agent.model,
+        "benchmark": prepared.benchmark.name,
+        "dataset": request.dataset,
+        "label": request.label,
+        "provider": request.provider,
+        "org_id": identity.org_id,
+        "started_by": identity.person,
+        "key_id": identity.key_id,
+        "priority": request.priority,
+        "max_cost": request.max_cost,
+        "abort_after": request.abort_after,
+        "notify": prepared.wishes,
+        "place": kept_at(prepared.artifacts, prepared.logs, run_id),
+        "concurrency": request.concurrency,
+        "in_turn": request.in_turn,
+        "fraction": prepared.benchmark.fraction,
+        "created_at": time.time(),
+        "arguments": _stored_arguments(prepared),
+        "agent_frozen": frozen,
+        "benchmark_source": prepared.benchmark.source,
+        "enforcement": {"isolation": prepared.capabilities.isolation, **prepared.capabilities.enforcement},
+    }
+
+
+def _stored_arguments(prepared: PreparedRun) -> Json:
+    """Return everything a run was asked with, secrets by name only."""
+    request, source = prepared.request, prepared.benchmark.source
+    return {
+        "agent": request.agent,
+        "benchmark": request.benchmark,
+        "model": request.model,
+        "dataset": request.dataset,
+        "trials": request.trials,
+        "kwargs": dict(request.kwargs),
+        "secrets": dict(prepared.agent.secrets),
+        **prepared.values.names(),
+        "provider_secret": request.provider_secret,
+        "lambda_function": request.lambda_function,
+        "ignore_custom_services": request.ignore_custom_services,
+        "task_ids": list(request.task_ids) if request.task_ids is not None else None,
+        "slice": request.slice,
+        "keep_sandbox": request.keep_sandbox,
+        "max_attempts": request.max_attempts,
+        "store_secrets": request.store_secrets,
+        **_families(prepared),
+        "agent_digest": prepared.agent.digest,
+        "settings": asdict(prepared.settings),
+        **({"stop_rule": prepared.stop_rule} if prepared.stop_rule else {}),
+        **_service(source),
+        **_variant(source),
+    }
+
+
+def request_again(run: RunView, task_id: str, headers: Mapping[str, str]) -> RunRequest:
+    """Return the request that runs one task of a run once more, in a run of its own whose sandbox is kept.
+
+    The run it comes from keeps its verdict: another try of a trial that counts would be a second chance.
+    """
+    said = run.arguments
+    if run.ingested or "variant" in said:
+        what = "ran elsewhere" if run.ingested else "belongs to an eval; `valk eval` runs it again"
+        raise UserError(f"Run {run.id[:8]} {what}: its trials cannot be run again here.")
+    if lacking := [name for name in said.get("headers", []) if name not in headers]:
+        flags = " ".join(f"-H {name} VALUE" for name in lacking)
+        raise UserError(f"Run {run.id[:8]} was started with headers, which are not kept; add {flags}.")
+    settings = {key: value for key, value in said.get("settings", {}).items() if key in _AS_ASKED}
+    same = {key: said[key] for key in _SAME if said.get(key) is not None}
+    return RunRequest(
+        task_ids=[task_id],
+        concurrency=1,
+        label=f"debug of {run.id[:8]}",
+        keep_sandbox=True,
+        max_attempts=1,
+        headers=headers,
+        pass_env=said.get("host_variables", []),
+        **{**same, **settings},
+    )
+
+
+_SAME = (
+    *("agent", "benchmark", "model", "dataset", "kwargs", "secrets", "provider_secret"),
+    *("ignore_custom_services", "store_secrets"),
+)
+_AS_ASKED = tuple(one.name for one in fields(RunRequest))
+
+
+def _families(prepared: PreparedRun) -> Json:
+    """Return the key families were looked for under, and that there are some."""
+    if not any(one.family for one in prepared.trials):
+        return {}
+    return {"family": prepared.request.family or FAMILY}
+
+
+def _service(source: Json) -> Json:
+    """Return where a benchmark service was, which version it said it is, and what it was to grade."""
+    if source.get("kind") != "service":
+        return {}
+    return {"service": {name: source[name] for name in ("url", "where", "grading", "versions")}}
+
+
+def _variant(source: Json) -> Json:
+    """Return which variant of an experiment an eval is."""
+    if source.get("kind") != "eval_spec":
+        return {}
+    return {"variant": source["options"].get("variant", "main")}
+
+
+def kept_at(artifacts: ArtifactStore | None, logs: LogKeeper | None, run_id: str) -> Json | None:
+    """Return where artifacts and logs go besides the executor's folder, and the pages that show them."""
+    found: Json = {}
+    if artifacts:
+        found["artifacts"] = artifacts.place | _page(artifacts.console_url(run_prefix(run_id)))
+    if logs:
+        found["logs"] = logs.place | _page(logs.url(run_id))
+    return found or None
+
+
+def _page(url: str | None) -> Json:
+    return {"page": url} if url and "://" in url else {}

@@ -44,7 +44,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_it_is_given_the_run(ministack: Ministack, function: str, calls: str) -> None:
     arguments = {"do": "", "calls": calls, "agent": "a", "concurrency": 5, "task_ids": ["ü/1"]}
     payload = services.lambda_payload(arguments, "run-1", "quick")
-    answer = services.invoke(ministack.session(), function, payload)
+    answer = services.invoke_function(ministack.session(), function, payload)
     assert answer["got"] == payload
     assert payload == {
         **arguments,
@@ -56,13 +56,13 @@ def test_it_is_given_the_run(ministack: Ministack, function: str, calls: str) ->
 
 
 def test_an_answer_that_is_no_object(ministack: Ministack, function: str, calls: str) -> None:
-    answer = services.invoke(ministack.session(), function, {"do": "text", "calls": calls})
+    answer = services.invoke_function(ministack.session(), function, {"do": "text", "calls": calls})
     assert answer == {"answer": "a text"}
 
 
 def test_a_function_that_raises_is_called_once(ministack: Ministack, function: str, calls: str) -> None:
     with pytest.raises(LambdaFailedError, match=f"{function} failed: no database") as caught:
-        services.invoke(ministack.session(), function, {"do": "raise", "calls": calls})
+        services.invoke_function(ministack.session(), function, {"do": "raise", "calls": calls})
     shown = str(caught.value)
     assert len(shown) < 700 and shown.isprintable()
     with open(calls) as file:
@@ -72,32 +72,36 @@ def test_a_function_that_raises_is_called_once(ministack: Ministack, function: s
 def test_a_function_that_says_it_failed(ministack: Ministack, function: str, calls: str) -> None:
     for status in (400, 503, "500"):
         with pytest.raises(LambdaFailedError, match=f"answered {status}: as asked"):
-            services.invoke(ministack.session(), function, {"do": "status", "status": status, "calls": calls})
+            services.invoke_function(
+                ministack.session(), function, {"do": "status", "status": status, "calls": calls}
+            )
     for status in (200, 399, None, "fine"):
-        services.invoke(ministack.session(), function, {"do": "status", "status": status, "calls": calls})
+        services.invoke_function(
+            ministack.session(), function, {"do": "status", "status": status, "calls": calls}
+        )
 
 
 def test_a_function_that_dies(ministack: Ministack, function: str, calls: str) -> None:
     with pytest.raises(LambdaFailedError):
-        services.invoke(ministack.session(), function, {"do": "exit", "calls": calls})
+        services.invoke_function(ministack.session(), function, {"do": "exit", "calls": calls})
 
 
 def test_the_check_runs_nothing(ministack: Ministack, function: str, tmp_path: object) -> None:
-    services.check(ministack.session(), function)
+    services.check_function(ministack.session(), function)
     for name in ("nowhere", "arn:aws:lambda:us-east-1:000000000000:function:nowhere"):
         with pytest.raises(UserError, match=f"no Lambda function {name}"):
-            services.check(ministack.session(), name)
+            services.check_function(ministack.session(), name)
     for name in ("", "a b", "../x", "x" * 300):
         with pytest.raises(UserError, match="not the name"):
-            services.check(ministack.session(), name)
+            services.check_function(ministack.session(), name)
     forbidden = ministack.session(ministack.user("s3:GetObject"))
     with pytest.raises(UserError, match=f"grant lambda:InvokeFunction on {function}"):
-        services.check(forbidden, function)
+        services.check_function(forbidden, function)
 
 
 def test_a_payload_that_is_too_large(ministack: Ministack, function: str) -> None:
     with pytest.raises(UserError, match="more than the"):
-        services.invoke(ministack.session(), function, {"x": "y" * (6 << 20)})
+        services.invoke_function(ministack.session(), function, {"x": "y" * (6 << 20)})
 
 
 def test_nobody_answers() -> None:
@@ -105,5 +109,5 @@ def test_nobody_answers() -> None:
 
     session = AwsSession(AwsAccess("eu-west-1", AwsKeys("a", "b"), endpoint="http://127.0.0.1:9"))
     with pytest.raises(InfrastructureError) as caught:
-        services.invoke(session, "function", {})
+        services.invoke_function(session, "function", {})
     assert caught.value.cause == "aws_unreachable"

@@ -52,7 +52,7 @@ def test_the_rights_of_the_documentation_are_enough(ministack: Ministack, tmp_pa
     assert "".join(CloudWatchLogs(ministack.session(), "benchmarks", 30).read(name)) == "x" * 6_000_000
     ministack.secret("allowed", "value-1")
     assert SecretsManagerSource(session).get("allowed") == "value-1"
-    services.check(session, ministack.function("def handler(event, context): return {}"))
+    services.check_function(session, ministack.function("def handler(event, context): return {}"))
 
 
 @pytest.mark.parametrize("lacking", ALL_OF_LOGS)

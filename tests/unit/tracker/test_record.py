@@ -9,7 +9,7 @@ from valkyrie.artifact_store.logs import FileLogs
 from valkyrie.aws.s3 import S3Artifacts
 from valkyrie.aws.services import CloudWatchLogs
 from valkyrie.aws.session import AwsAccess, AwsSession
-from valkyrie.tracker.prepare import kept_at
+from valkyrie.tracker.runs import kept_at
 
 
 @pytest.mark.parametrize("endpoint", [None, "http://127.0.0.1:9"])
