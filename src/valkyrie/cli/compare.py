@@ -37,9 +37,9 @@ from valkyrie.evals.comparison.result import (
     remarks,
     summary_of,
 )
-from valkyrie.evals.experiments import variant_folders
 from valkyrie.evals.figures import is_fraction
 from valkyrie.evals.records import dump_line
+from valkyrie.evals.result_folder import variant_folders
 from valkyrie.evals.shards import read_manifest
 from valkyrie.grade.graders import load_plugins
 from valkyrie.grade.protocol import JudgeDefaults

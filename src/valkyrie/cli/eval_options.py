@@ -20,8 +20,7 @@ from valkyrie.cli.options import (
 )
 from valkyrie.cli.vocabulary import Pairs, WordsOption, split_agent
 from valkyrie.errors import UsageError
-from valkyrie.evals.plan import EvalRequest
-from valkyrie.evals.shards import check_run_id
+from valkyrie.evals.plan import EvalRequest, check_run_id
 from valkyrie.specs.model import parse_duration
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from valkyrie.evals.plan import EvalItem, EvalRequest, plan_evals, trials_of
 from valkyrie.evals.plugins import ReporterGroup, check_still_trusted, load_reporters, used_plugins
 from valkyrie.evals.runner import MARKER, find_marker
 from valkyrie.evals.stored_results import skipped_eval
-from valkyrie.grade.judges.panel import endpoints
+from valkyrie.grade import judges
 from valkyrie.report.formats import Column, Table, plural, safe
 from valkyrie.report.run_details import gaps_text
 from valkyrie.specs.model import Project
@@ -393,7 +393,7 @@ def _judges(planned: PlannedEval) -> Iterator[tuple[str, str]]:
     asking = asking_of(planned.spec, planned.options)
     made = [one for each in planned.stimuli for one in graders_of(each, planned.spec, planned.options)]
     try:
-        for endpoint in endpoints([one.grader for one in made if one.is_judge], asking):
+        for endpoint in judges.endpoints([one.grader for one in made if one.is_judge], asking):
             key = "its key" if endpoint.key else "no key"
             yield f"judge {endpoint.model} ({key})", endpoint.place
     except UserError as error:

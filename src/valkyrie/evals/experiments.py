@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -25,7 +25,7 @@ from valkyrie.evals.markdown import escaped
 from valkyrie.evals.phrases import ends_text, percent, score_text, seconds
 from valkyrie.evals.plan import DEFAULT_WORKERS, EvalItem, EvalRequest
 from valkyrie.evals.records import dump_line, read_lines
-from valkyrie.evals.result_folder import RESULTS, folder_names, write_all
+from valkyrie.evals.result_folder import RESULTS, variant_folders, write_all
 from valkyrie.evals.results import Invocation, SpecResult, StimulusResult, TrialResult
 from valkyrie.grade.graders import load_plugins
 from valkyrie.grade.protocol import JudgeDefaults
@@ -428,12 +428,6 @@ def write_experiment(
         _write(written.summary, "".join(f"{dump_line(line)}\n" for line in summary_lines(result)))
         _write(written.report, report(result))
     return written
-
-
-def variant_folders(folder: Path, variants: Iterable[str]) -> dict[str, Path]:
-    """Return where the results of each variant are written."""
-    names = folder_names({(one,): one for one in variants}, nameless="variant")
-    return {one: folder / name for (one,), name in names.items()}
 
 
 def add_judged(

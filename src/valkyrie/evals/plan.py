@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -40,6 +41,7 @@ from valkyrie.views.requests import VerifyChoice
 DEFAULT_WORKERS = 5
 DEFAULT_RETRIES = 2
 DEFAULT_SHUTDOWN_S = 5.0
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     return value
+
+
+def check_run_id(text: str) -> str:
+    """A run's id as people give it; it becomes the name of a folder."""
+    if not _RUN_ID.fullmatch(text):
+        raise UsageError(
+            f"--run-id {text[:100]!r}: letters, digits, `.`, `_` and `-`, at most 100 of them, the first a "
+            "letter or digit."
+        )
+    return text
 
 
 # Turn a request into runs of the engine: specs read and checked, agents chosen, nothing started.

@@ -430,6 +430,12 @@ def trial_folders(invocation: Invocation) -> dict[Key, Path]:
     return found
 
 
+def variant_folders(folder: Path, variants: Iterable[str]) -> dict[str, Path]:
+    """Return where the results of each variant are written."""
+    names = folder_names({(one,): one for one in variants}, nameless="variant")
+    return {one: folder / name for (one,), name in names.items()}
+
+
 def _eval_key(result: SpecResult) -> Key:
     return (result.name, result.file, result.variant)
 

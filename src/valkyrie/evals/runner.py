@@ -17,10 +17,9 @@ from typing import Protocol
 
 from valkyrie.domain import Json, TrialState
 from valkyrie.errors import InfrastructureError, UserError
-from valkyrie.evals.experiments import variant_folders
 from valkyrie.evals.plan import EvalRequest, PlannedEval, PlannedEvals, plan_evals, refuse, which_agents
 from valkyrie.evals.plugins import check_still_trusted
-from valkyrie.evals.result_folder import LiveResults, open_folder
+from valkyrie.evals.result_folder import LiveResults, open_folder, variant_folders
 from valkyrie.evals.results import Invocation, SpecResult, StimulusResult, TrialResult
 from valkyrie.evals.stored_results import FinishedTrial, Loader, ended_now, expected, skipped_eval
 from valkyrie.executor.host import alone

@@ -25,7 +25,6 @@ PLAN, MANIFEST, SHARD = "plan-snapshot.json", "experiment-manifest.json", "shard
 STRATEGIES = ("by-stimulus",)
 SHOWN = 5
 _SHARD = re.compile(r"(\d{1,5})/(\d{1,5})")
-_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +45,6 @@ class Shard:
     @property
     def folder(self) -> str:
         return f"shard-{self.number}-of-{self.count}"
-
-
-def check_run_id(text: str) -> str:
-    """A run's id as people give it; it becomes the name of a folder."""
-    if not _RUN_ID.fullmatch(text):
-        raise UsageError(
-            f"--run-id {text[:100]!r}: letters, digits, `.`, `_` and `-`, at most 100 of them, the first a "
-            "letter or digit."
-        )
-    return text
 
 
 def plan_snapshot(request: EvalRequest) -> Json:

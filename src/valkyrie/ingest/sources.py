@@ -13,7 +13,7 @@ from dataclasses import replace
 from dataclasses import replace as changed
 from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from benchmark_runner.archive import OpenArchive, open_archive
 from valkyrie.client.files import RESULTS, ResultSource, find_sources
@@ -35,12 +35,12 @@ from valkyrie.ingest.trials import (
 from valkyrie.report.formats import plural
 from valkyrie.tracker.checks import check_text
 from valkyrie.tracker.local import LocalTracker
-from valkyrie.tracker.remote import RemoteTracker
 from valkyrie.views import IngestedRun
 
 if TYPE_CHECKING:
     from valkyrie.evals.results import TrialResult
     from valkyrie.tracker.protocol import Tracker
+    from valkyrie.tracker.remote import RemoteTracker
 
 
 UNNAMED = "eval"
@@ -202,10 +202,9 @@ def ingest(
     """
     check_text("label", label)
     runs = read_runs(folders)
-    if isinstance(opened, RemoteTracker):
-        return opened.ingest(folders, label=label, dry_run=dry_run, replace=replace)
-    assert isinstance(opened, LocalTracker)
-    return ingest_runs(opened, runs, label=label, dry_run=dry_run, replace=replace)
+    if isinstance(opened, LocalTracker):
+        return ingest_runs(opened, runs, label=label, dry_run=dry_run, replace=replace)
+    return cast("RemoteTracker", opened).ingest(folders, label=label, dry_run=dry_run, replace=replace)
 
 
 def ingest_runs(

@@ -13,10 +13,8 @@ from valkyrie.domain import Json
 from valkyrie.errors import GraderError, JudgeError, UserError
 from valkyrie.evals.comparison.pairs import Pair, PairOutcome, ResultSide, by_verdict, fault_of
 from valkyrie.evals.results import TrialResult
+from valkyrie.grade import judges
 from valkyrie.grade.base import Config
-from valkyrie.grade.judges import shared_client
-from valkyrie.grade.judges.config import read_pairwise
-from valkyrie.grade.judges.evidence import ask_for_preference
 from valkyrie.grade.protocol import GraderInput, JudgeDefaults
 from valkyrie.report.statistics.intervals import mean
 from valkyrie.specs.model import EvalSpec, GraderSpec, Stimulus
@@ -112,7 +110,7 @@ async def judge_pairs(
         async with room:
             return await _outcome(pair, plan, (baseline.folder, treatment.folder), judged.usages)
 
-    async with shared_client():
+    async with judges.shared_client():
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one(pair)) for pair in pairs]
@@ -166,9 +164,9 @@ async def _both_orders(
     if (told := await plan.plugin_score(spec, before, after)) is not None:
         return _Said(told[0], f"{spec.label}: {told[1]}")
     judging = _judging(spec)
-    straight = await ask_for_preference(judging.prompt, judging.judge, before, after)
+    straight = await judges.ask_for_preference(judging.prompt, judging.judge, before, after)
     usages.append(straight.usage)
-    swapped = await ask_for_preference(judging.prompt, judging.judge, after, before)
+    swapped = await judges.ask_for_preference(judging.prompt, judging.judge, after, before)
     usages.append(swapped.usage)
     first, second = straight.value, swapped.value
     scores = first.score, -second.score
@@ -182,7 +180,7 @@ async def _both_orders(
 
 
 def _judging(spec: GraderSpec) -> Judging:
-    return read_pairwise(Config(spec))
+    return judges.read_pairwise(Config(spec))
 
 
 def _sign(score: float) -> int:

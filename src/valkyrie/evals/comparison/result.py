@@ -14,7 +14,7 @@ from valkyrie.evals.comparison.judges import JudgePlan, judge_pairs
 from valkyrie.evals.comparison.pairs import MatchedTrials, PairOutcome, ResultSide, by_verdict, counted, match
 from valkyrie.evals.figures import is_fraction, run_of, views_of
 from valkyrie.evals.results import TrialResult
-from valkyrie.grade.judges.conversation import summed
+from valkyrie.grade import judges
 from valkyrie.report.formats import (
     NONE,
     PLAIN,
@@ -316,7 +316,7 @@ async def compare_folders(
         return FolderComparison(baseline, treatment, matched, Numbers(outcomes))
     judged = await judge_pairs(matched.pairs, plan, baseline, treatment)
     return FolderComparison(
-        baseline, treatment, matched, Numbers(judged.outcomes), usage=summed(judged.usages)
+        baseline, treatment, matched, Numbers(judged.outcomes), usage=judges.summed(judged.usages)
     )
 
 
