@@ -24,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
@@ -142,19 +143,19 @@ _LEFT_AFTER_S = 3600.0
 _VERSION = re.compile(r"\d[0-9A-Za-z.+-]{0,60}")
 
 
+@dataclass(eq=False)
 class LayerCache:
     """The layers below one folder, shared by all trials and all processes that use it."""
 
-    def __init__(self, cache: Path, labels: Mapping[str, str] | None = None) -> None:
-        self.folder = cache
-        self._labels = dict(labels or {})
-        """Of the sandboxes that are looked into, so that a reaper finds what a crash left."""
-        self._kinds: dict[str, RootKind] = {}
-        self._failed: dict[str, tuple[float, ValkyrieError]] = {}
-        self._digests = FolderDigests()
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self.on_install: Log = lambda _line: None
-        """Told that something is being installed, and when it is; the rest is in the attempt's log."""
+    folder: Path
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Of the sandboxes that are looked into, so that a reaper finds what a crash left."""
+    on_install: Log | None = None
+    """Told that something is being installed, and when it is; the rest is in the attempt's log."""
+    _kinds: dict[str, RootKind] = field(default_factory=dict)
+    _failed: dict[str, tuple[float, ValkyrieError]] = field(default_factory=dict)
+    _digests: FolderDigests = field(default_factory=FolderDigests)
+    _turns: defaultdict[str, asyncio.Lock] = field(default_factory=partial(defaultdict, asyncio.Lock))
 
     async def ready(
         self, spec: LayerSpec, provider: SandboxProvider, source: SandboxSource, log: Log
@@ -217,7 +218,7 @@ class LayerCache:
         key = f"{provider.admission_pool_id} {source.model_dump_json()}"
         async with self._turns[key]:
             if key not in self._kinds:
-                self._kinds[key] = await kind_of_root(provider, source, self._labels)
+                self._kinds[key] = await kind_of_root(provider, source, self.labels)
             return self._kinds[key]
 
     async def _build(self, spec: LayerSpec, root: RootKind, layer: Path, facts: Any, log: Log) -> None:
@@ -236,8 +237,7 @@ class LayerCache:
 
     async def _fill(self, spec: LayerSpec, root: RootKind, draft: Path, facts: Any, log: Log) -> None:
         begun = f"Installing {spec.name} {spec.version} for {root.machine} {root.libc}, once for all trials."
-        log(begun)
-        self.on_install(begun)
+        self._tell(begun, log)
         start = time.monotonic()
         try:
             async with asyncio.timeout(BUILD_TIMEOUT_S):
@@ -262,8 +262,12 @@ class LayerCache:
         ).write(draft)
         (draft / NAME).chmod(0o644)
         done = f"Installed {spec.name} {spec.version}: {files:,} files, {size >> 20} MiB, {seconds:g} s."
-        log(done)
-        self.on_install(done)
+        self._tell(done, log)
+
+    def _tell(self, line: str, log: Log) -> None:
+        log(line)
+        if self.on_install is not None:
+            self.on_install(line)
 
 
 def _facts(spec: LayerSpec, root: RootKind) -> dict[str, Any]:

@@ -146,14 +146,14 @@ class Library(ABC):
         return UnknownError(f"no pushed agent is called {name!r}.{hint}")
 
 
+@dataclass(frozen=True, slots=True)
 class AgentLibrary(Library):
     """`folder` holds `<name>.zip` for every pushed agent; it is made when first needed.
 
     `<name>.json` beside it says where it came from and who pushed it, and of which archive it says so.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder: Path
 
     def names(self) -> list[str]:
         return sorted(file.stem for file in self.folder.glob("*.zip"))
