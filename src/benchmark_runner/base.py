@@ -22,10 +22,11 @@ from benchmark_runner.schemas import (
     ScoreResult,
     Task,
 )
+from benchmark_service.client import BenchmarkServiceClient
+from benchmark_service.errors import BenchmarkServiceError
 
 if TYPE_CHECKING:
     from benchmark_runner.llm import LLMConfig
-    from benchmark_service.client import BenchmarkServiceClient
 
 
 class UnknownTaskError(LookupError):
@@ -164,8 +165,6 @@ class BenchmarkRunner(ABC):
 
     async def check_service(self) -> None:
         """Raise ConnectionError where the service that would grade is away or not well."""
-        from benchmark_service.client import BenchmarkServiceClient
-
         if not isinstance(self._client, BenchmarkServiceClient):
             return  # a client that a test puts in place
         status = await self._client.health_status()
@@ -186,8 +185,6 @@ class BenchmarkRunner(ABC):
 
 def error_text(error: BaseException) -> str:
     """An exception in a line: its own words, and its kind where they do not say it."""
-    from benchmark_service.errors import BenchmarkServiceError
-
     if isinstance(error, ValidationError):
         return f"{error.title}: {_wrong(error)}"
     try:

@@ -20,6 +20,9 @@ import click
 from benchmark_runner.artifacts import checked_run_id
 from benchmark_runner.base import BenchmarkRunner
 from benchmark_runner.llm import without_logins
+from benchmark_runner.tracker_report import ReportError, checked_tracker
+from benchmark_service.client_http import checked_url
+from benchmark_service.environment import parse_dotenv, redirection
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 OptionDecorator = Callable[[Any], Any]
@@ -130,8 +133,6 @@ def _run_id(_context: click.Context, _parameter: click.Parameter, value: str) ->
 def _service_url(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
     if not value:
         return None
-    from benchmark_service.client_http import checked_url
-
     try:
         return checked_url(value)
     except ValueError as error:
@@ -149,8 +150,6 @@ def _endpoint(_context: click.Context, _parameter: click.Parameter, value: str |
 
 
 def _tracker(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    from benchmark_runner.tracker_report import ReportError, checked_tracker
-
     try:
         return None if value is None else checked_tracker(value)
     except ReportError as error:
@@ -277,8 +276,6 @@ def load_dotenv() -> None:
 
     An address is taken only with the key that goes there; proxies, loaders and interpreters are not.
     """
-    from benchmark_service.environment import parse_dotenv
-
     file = Path(".env")
     try:
         text = file.read_text(encoding="utf-8")
@@ -302,8 +299,6 @@ def load_dotenv() -> None:
 
 def _redirecting(values: Mapping[str, str]) -> list[str]:
     """Return the names that say where keys go without the key itself, or which code is loaded."""
-    from benchmark_service.environment import redirection
-
     kinds = {name: kind for name in values if (kind := redirection(name)) not in (None, "setting")}
     return [
         name

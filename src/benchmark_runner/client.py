@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from benchmark_service.client import BenchmarkServiceClient
+from benchmark_service.client import BenchmarkServiceClient
 
 DESCOPE_KEYS = ("VALS_AUTH_KEY", "VALS_API_KEY")
 BEARER_KEY = "BENCHMARK_API_KEY"
@@ -16,8 +14,6 @@ TIMEOUT_S = 300
 
 def build_client(service_url: str, timeout: float = TIMEOUT_S) -> BenchmarkServiceClient:
     """A client for a service. A Descope key goes before the bearer key, which `/v1` does not take."""
-    from benchmark_service.client import BenchmarkServiceClient
-
     return BenchmarkServiceClient(service_url, headers=auth_headers(), timeout=timeout)
 
 

@@ -39,6 +39,7 @@ from benchmark_runner.task_loop import (
     said_score,
     survey_run,
 )
+from benchmark_runner.tracker_report import ReportError, report_run
 
 if TYPE_CHECKING:
     from benchmark_runner.checkpoint import RunConfig
@@ -319,8 +320,6 @@ async def _scored(runner: BenchmarkRunner, artifacts: RunArtifacts, found: RunSu
 async def _reported(artifacts: RunArtifacts, report_to: str | None, telling: CommandOutput) -> int:
     if report_to is None:
         return 0
-    from benchmark_runner.tracker_report import ReportError, report_run
-
     try:
         run_id = await report_run(report_to, artifacts)
     except ReportError as error:

@@ -20,6 +20,7 @@ from benchmark_runner.checkpoint import RunConfig, TaskSource, differences, dige
 from benchmark_runner.client import DESCOPE_KEYS
 from benchmark_runner.llm import without_credentials
 from benchmark_runner.schemas import Task
+from benchmark_service.errors import BenchmarkServiceError
 
 
 class RunError(Exception):
@@ -195,8 +196,6 @@ def _loaded(load: Callable[[], Sequence[Task]], origin: str) -> dict[str, Task]:
 
 
 async def _listed(runner: BenchmarkRunner, name: str) -> list[Task]:
-    from benchmark_service.errors import BenchmarkServiceError
-
     where = without_credentials(runner.service_url or "")
     try:
         return await runner.load_tasks_from_service(name)

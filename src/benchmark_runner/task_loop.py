@@ -23,6 +23,7 @@ from benchmark_runner.schemas import (
     ScoreResult,
     Task,
 )
+from benchmark_service.client_http import decode_json, encode_json
 
 if TYPE_CHECKING:
     from benchmark_runner.llm import LLMConfig
@@ -462,8 +463,6 @@ def _plain(data: Any) -> Any:
     """An answer as reading it from its file gives it; ValueError where it is no JSON."""
     if isinstance(data, str):
         return data.encode("utf-8", "replace").decode()
-    from benchmark_service.client_http import decode_json, encode_json
-
     try:
         return decode_json(encode_json(to_jsonable_python(data)))
     except ValueError as error:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from benchmark_service import responses, routes, sockets
+from benchmark_service import auth, responses, routes, sockets
+from benchmark_service.admission import from_environment
 from benchmark_service.base import BenchmarkService
 from benchmark_service.gate import MAX_BODY_BYTES, TenantAdmission
 from benchmark_service.schemas import EvalMode
+from benchmark_service.v1 import add_v1_routes
 from benchmark_service.versions import owning_distribution
 from sandboxes.web_gate import RequestGate
 
@@ -59,8 +61,6 @@ class BenchmarkServiceApp(FastAPI):
         self._count_inflight()
         routes.add_routes(self)
         sockets.add_sockets(self)
-        from benchmark_service.v1 import add_v1_routes
-
         add_v1_routes(self)
 
     @property
@@ -81,8 +81,6 @@ class BenchmarkServiceApp(FastAPI):
     @cached_property
     def admission(self) -> Admission:
         """How much is graded at a time in this process."""
-        from benchmark_service.admission import from_environment
-
         self.state.admission = made = from_environment()
         return made
 
@@ -106,8 +104,6 @@ class BenchmarkServiceApp(FastAPI):
 
 @asynccontextmanager
 async def _lifespan(app: BenchmarkServiceApp) -> AsyncIterator[Any]:
-    from benchmark_service import auth
-
     auth.check_settings()
     sockets.prelude_seconds()
     _ = app.admission

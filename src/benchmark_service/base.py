@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from benchmark_service import auth
 from benchmark_service.errors import TaskNotFoundError
 from benchmark_service.schemas import (
     EvalMode,
@@ -139,23 +140,17 @@ class BenchmarkService(ABC):
     async def check_auth(self, headers: dict[str, str]) -> bool:
         """Return whether a caller may come in. Override for rules of your own; header names are lower
         case."""
-        from benchmark_service import auth
-
         return await auth.resolve_tenant(headers) is not None
 
     async def resolve_tenant(self, headers: dict[str, str]) -> str | None:
         """Return who the caller is, or None for nobody. An overridden `check_auth` makes them all one
         tenant."""
-        from benchmark_service import auth
-
         if getattr(self.check_auth, "__func__", None) is not BenchmarkService.check_auth:
             return auth.LEGACY_TENANT if await self.check_auth(headers) else None
         return await auth.resolve_tenant(headers)
 
     async def check_dataset_access(self, tenant: str, dataset: str | None) -> bool:
         """Return whether a tenant may use a dataset."""
-        from benchmark_service import auth
-
         return tenant == auth.LEGACY_TENANT or await auth.dataset_allowed(tenant, dataset)
 
     async def stream_evaluate_response(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
 
+from benchmark_service import auth
+
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
     from starlette.types import Scope
@@ -41,8 +43,6 @@ class TenantAdmission:
 
 async def is_trial(tenant: str) -> bool:
     """Return whether a tenant is on trial. Tenants a service names by itself are not."""
-    from benchmark_service import auth
-
     return auth.auth_required() and await auth.is_trial(tenant)
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
-from benchmark_service import __version__
+from benchmark_service import __version__, admission, auth
 from benchmark_service.responses import JsonAnswer, ServiceFault, message_of, to_json
 from benchmark_service.schemas import (
     EvaluateResponseRequest,
@@ -338,8 +338,6 @@ async def _serving(
 @asynccontextmanager
 async def _admitted(app: BenchmarkServiceApp, tenant: str) -> AsyncIterator[None]:
     """Hold a place, where places are limited, and count the evaluation against the tenant's quota."""
-    from benchmark_service import admission, auth
-
     limited = bool(os.environ.get("GRADING_MAX_CONCURRENCY", "").strip())
     try:
         async with app.admission.admit(tenant) if limited else nullcontext():

@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from jinja2 import Environment, FunctionLoader, StrictUndefined, TemplateError, TemplateSyntaxError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sandboxes.registry import DISTRIBUTION, origin
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 
 class GenerationError(Exception):
@@ -187,8 +186,6 @@ def _is_executable(entry: Traversable) -> bool:
 
 def _environment(source: Callable[[str], _Source]) -> Environment:
     """Templates see the values and each other, and nothing of this process."""
-    from jinja2 import FunctionLoader, StrictUndefined
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def load(path: str) -> tuple[str, str, Callable[[], bool]] | None:
         try:
@@ -209,8 +206,6 @@ def _environment(source: Callable[[str], _Source]) -> Environment:
 
 
 def _filled(environment: Environment, path: str, values: Mapping[str, str]) -> bytes:
-    from jinja2 import TemplateError, TemplateSyntaxError
-
     try:
         return environment.get_template(path).render(values).encode()
     except TemplateSyntaxError as error:
@@ -238,8 +233,6 @@ def _line_of(error: Exception, path: str) -> str:
 def _named(environment: Environment, part: str, path: str, values: Mapping[str, str]) -> str:
     if "{" not in part:
         return part
-    from jinja2 import TemplateError
-
     try:
         return environment.from_string(part).render(values)
     except TemplateError as error:

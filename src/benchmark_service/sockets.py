@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from benchmark_service import admission, auth
 from benchmark_service.base import ResumableEvaluationInfrastructureError
 from benchmark_service.context import sandbox_provider_scope
 from benchmark_service.gate import is_trial
@@ -129,8 +130,6 @@ async def _sandbox(stream: _Stream, request: SetupTaskRequest, *, evaluation: bo
 
 async def _admit(stream: _Stream, stack: AsyncExitStack, request: Any, *, evaluation: bool) -> None:
     """Refuse what this service, or this tenant, may not do; select the dataset's version."""
-    from benchmark_service import admission, auth
-
     if is_refused_docker(request.sandbox_provider):
         raise Refused(REFUSED, DOCKER_DISABLED)
     stream.stage = "checking access to the dataset"

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+from sandboxes.daytona import sdk
 from sandboxes.errors import SandboxCommandError
 from sandboxes.protocol import Sandbox
 
@@ -83,8 +84,6 @@ async def _over_session(
     sandbox: Any, command: str, cwd: str | None
 ) -> AsyncGenerator[str | int | None, None]:
     """Lines, then the exit code, through a session of the Daytona SDK."""
-    from sandboxes.daytona import sdk
-
     session = f"{sandbox.id}-{uuid.uuid4()}"
     placed = f"cd {shlex.quote(cwd)} && {command}" if cwd else command
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, metadata, packages_distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,6 @@ def load_dataset_versions(path: Path) -> dict[str, DatasetVersionEntry]:
 
 def owning_distribution(module: str) -> tuple[str | None, str | None]:
     """Name and version of the installed distribution a module belongs to; Nones when there is none."""
-    from importlib.metadata import PackageNotFoundError, metadata, packages_distributions, version
-
     package = module.partition(".")[0]
     # An editable installation does not list its modules; by convention it is named like its package.
     for name in [*packages_distributions().get(package, []), package]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from benchmark_runner import commands
 from benchmark_runner.artifacts import RunArtifacts
 from benchmark_runner.cli import (
     CommonOptions,
@@ -24,13 +25,23 @@ from benchmark_runner.cli import (
     run_options,
     with_options,
 )
+from benchmark_runner.console import CommandOutput, in_words, printable, redactor
+from benchmark_runner.errors import ValkyrieError
+from benchmark_runner.sandbox import manifest as store
+from benchmark_runner.sandbox.manifest import load_manifest, write_manifest
+from benchmark_runner.sandbox.orchestrator import open_sandbox_run, tasks_of
+from benchmark_runner.sandbox.runner import SandboxRunner, runner_of
+from benchmark_runner.sandbox.setup import Setup, checked_agent, load_agent
 from benchmark_runner.schemas import Task
+from benchmark_runner.task_loop import LoopSettings
+from benchmark_service.client_http import checked_url
+from benchmark_service.errors import BenchmarkServiceError
 from sandboxes.errors import SandboxError
+from sandboxes.types import HostSource, ImageSource
 
 if TYPE_CHECKING:
     from benchmark_runner.base import BenchmarkRunner
     from benchmark_runner.sandbox.manifest import Manifest
-    from benchmark_runner.sandbox.setup import Setup
 
 PROVIDERS = ("local", "docker", "daytona", "process")
 
@@ -106,9 +117,6 @@ def run(context: click.Context, /, **given: Any) -> None:
 @click.pass_context
 def evaluate(context: click.Context, /, args: Sequence[str], direct: bool, **given: Any) -> None:
     """Grade the answers a run has, without generating any, and score it when that completes it."""
-    from benchmark_runner import commands
-    from benchmark_runner.sandbox.runner import SandboxRunner
-
     with _in_words():
         said = {**given, **_place(context, args, direct, given)}
         common = CommonOptions.out_of(said)
@@ -123,9 +131,6 @@ def evaluate(context: click.Context, /, args: Sequence[str], direct: bool, **giv
 @click.pass_context
 def score(context: click.Context, /, args: Sequence[str], direct: bool, **given: Any) -> None:
     """Have the service score a run: all tasks of the benchmark, or all that were run with --contract."""
-    from benchmark_runner import commands
-    from benchmark_runner.sandbox.runner import SandboxRunner
-
     with _in_words():
         place = _place(context, args, direct, given)
         if place.pop("task_ids"):
@@ -147,8 +152,6 @@ def score(context: click.Context, /, args: Sequence[str], direct: bool, **given:
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), required=True)
 def manifest(output: Path, **given: Any) -> None:
     """Write a service's dataset and an agent into one file that `add` installs elsewhere."""
-    from benchmark_runner.sandbox.manifest import write_manifest
-
     with _in_words():
         made = asyncio.run(write_manifest(output, **given))
     _say(f"Wrote {output}: {made.benchmark}, {len(made.tasks)} tasks.")
@@ -161,9 +164,6 @@ def manifest(output: Path, **given: Any) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def add(file: Path) -> None:
     """Install a benchmark from its manifest FILE into ./benchmarks."""
-    from benchmark_runner.sandbox import manifest as store
-    from benchmark_runner.sandbox.manifest import load_manifest
-
     with _in_words():
         made = load_manifest(file)
         try:
@@ -187,8 +187,6 @@ def add(file: Path) -> None:
 @cli.command(name="list")
 def list_installed() -> None:
     """List the installed benchmarks."""
-    from benchmark_runner.sandbox import manifest as store
-
     names = store.installed_names()
     if not names:
         _say(f"No benchmarks are installed; install one with `{_program()} add FILE`.")
@@ -218,10 +216,6 @@ def _run(
     timeout: float,
     **given: Any,
 ) -> int:
-    from benchmark_runner.sandbox import manifest as store
-    from benchmark_runner.sandbox.setup import Setup, checked_agent, load_agent
-    from sandboxes.types import HostSource, ImageSource
-
     if image and host_image:
         raise click.UsageError("--image and --host-image are mutually exclusive.")
     options: dict[str, Any] = {
@@ -262,12 +256,6 @@ def _generated(
     skip_eval: bool,
     force_resume: bool,
 ) -> int:
-    from benchmark_runner import commands
-    from benchmark_runner.console import CommandOutput
-    from benchmark_runner.sandbox.orchestrator import open_sandbox_run, tasks_of
-    from benchmark_runner.sandbox.runner import SandboxRunner, runner_of
-    from benchmark_runner.task_loop import LoopSettings
-
     artifacts = RunArtifacts(common.results_dir, common.run_id)
     telling = CommandOutput(common.as_json)
 
@@ -321,8 +309,6 @@ def _place(
 
 
 def _installed(name: str) -> Manifest:
-    from benchmark_runner.sandbox import manifest as store
-
     found = store.load_installed(name)
     if found is None:
         names = store.installed_names()
@@ -336,18 +322,12 @@ def _installed(name: str) -> Manifest:
 
 
 def _checked_url(url: str) -> str:
-    from benchmark_service.client_http import checked_url
-
     return checked_url(url)
 
 
 @contextmanager
 def _in_words() -> Iterator[None]:
     """Tell people what they can mend, without a traceback."""
-    from benchmark_runner.console import in_words, printable, redactor
-    from benchmark_runner.errors import ValkyrieError
-    from benchmark_service.errors import BenchmarkServiceError
-
     try:
         with in_words():
             yield
@@ -360,6 +340,4 @@ def _in_words() -> Iterator[None]:
 
 def _say(text: str, *, err: bool = False) -> None:
     """Print text of which a manifest may have written a part."""
-    from benchmark_runner.console import printable
-
     click.echo(printable(text), err=err)

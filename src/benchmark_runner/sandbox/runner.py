@@ -20,13 +20,14 @@ from benchmark_runner.sandbox.setup import Setup, checked_agent, redacting, refu
 from benchmark_runner.schemas import GenerationResult, Task
 from sandboxes.errors import SandboxError
 from sandboxes.registry import PROVIDERS, open_provider
+from sandboxes.server import SandboxServer
 from sandboxes.threads import uninterrupted
+from sandboxes.types import DaytonaProviderConfig, HostSource, SandboxCreateRequest
 
 if TYPE_CHECKING:
     from benchmark_runner.llm import LLMConfig
     from benchmark_service.client import BenchmarkServiceClient
     from sandboxes.protocol import Sandbox, SandboxProvider
-    from sandboxes.types import DaytonaProviderConfig, SandboxCreateRequest
 
 AUTO_STOP_MINUTES = 30
 CREATE_S = 600
@@ -131,12 +132,8 @@ class SandboxRunner(BenchmarkRunner):
 
     async def _opened_door(self, setup: Setup, provider: SandboxProvider) -> DaytonaProviderConfig:
         """Return how a service gets at our sandboxes, to put into them what belongs to a task."""
-        from sandboxes.types import DaytonaProviderConfig
-
         if setup.provider == "daytona":
             return DaytonaProviderConfig.model_validate(provider_settings("daytona"))
-        from sandboxes.server import SandboxServer
-
         server = SandboxServer()
         await server.start()
         self._resources.push_async_callback(server.close)
@@ -146,8 +143,6 @@ class SandboxRunner(BenchmarkRunner):
         )
 
     def _request(self, task_id: str, spec: SandboxTaskSpec) -> SandboxCreateRequest:
-        from sandboxes.types import HostSource, SandboxCreateRequest
-
         assert self._setup is not None
         return SandboxCreateRequest(
             source=self._setup.source_override or spec.source or HostSource(),

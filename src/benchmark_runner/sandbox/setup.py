@@ -15,6 +15,7 @@ from benchmark_runner.sandbox.backend import SandboxAgent, SandboxTaskSpec
 from benchmark_runner.sandbox.bundle import Bundle, load_bundle, pack_bundle
 from benchmark_runner.sandbox.contract import AgentContract, load_contract, resolve_all
 from sandboxes.masker import Masker
+from sandboxes.types import host_folder_of
 
 if TYPE_CHECKING:
     from sandboxes.protocol import SandboxProvider
@@ -117,8 +118,6 @@ def refuse_snapshot(source: SandboxSource | None, task_id: str) -> None:
 
 def refuse_host_folder(source: SandboxSource | None, task_id: str) -> None:
     """ValueError for a task that has a folder of this machine as its root, or built into its image."""
-    from sandboxes.types import host_folder_of
-
     if (folder := host_folder_of(source)) is not None:
         raise ValueError(
             f"task {task_id} asks for a sandbox made from the folder {folder[:200]!r} of this machine, which "

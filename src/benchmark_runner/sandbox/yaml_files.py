@@ -7,6 +7,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ LARGEST = 64 * 1024 * 1024
 
 def read_yaml(path: Path, model: type[Model], what: str) -> Model:
     """The file as a model; ValueError names the file and what is wrong with it."""
-    import yaml
-
     try:
         if path.stat().st_size > LARGEST:
             raise ValueError(f"{path} is too large for {what} (more than {LARGEST >> 20} MiB).")
@@ -43,7 +42,6 @@ def read_yaml(path: Path, model: type[Model], what: str) -> Model:
 
 def write_yaml(path: Path, values: Mapping[str, Any]) -> None:
     """Write values; the file appears whole or not at all."""
-    import yaml
 
     class Plain(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
         def ignore_aliases(self, _data: Any) -> bool:
