@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import valkyrie.tracker
-from tests.unit.cli.fake_tracker import FakeTracker
-from tests.unit.cli.said import HERE, Said
+from tests.unit.cli.command_result import HERE, CommandResult
+from tests.unit.cli.filled_store import FilledStore
+from tests.unit.cli.recorded_tracker import RecordedTracker
 from tests.unit.cli.web import Web
 from valkyrie.cli.main import main
 from valkyrie.config.values import KEYS
@@ -29,23 +29,28 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTracker:
-    tracker = FakeTracker()
-    monkeypatch.setattr(valkyrie.tracker, "open_tracker", lambda **_options: tracker, raising=False)
-    return tracker
+def filled(tmp_path: Path) -> Iterator[FilledStore]:
+    """The data folder of the person at the command line: its store is empty, its executor only answers."""
+    store = FilledStore(tmp_path / "home")
+    yield store
+    store.close()
 
 
 @pytest.fixture
-def valk(
-    fake: FakeTracker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Said]:
-    def call(*words: str, stdin: str = "") -> Said:
+def tracker(monkeypatch: pytest.MonkeyPatch) -> RecordedTracker:
+    """What the command line asks of its tracker."""
+    return RecordedTracker(monkeypatch)
+
+
+@pytest.fixture
+def valk(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., CommandResult]:
+    def call(*words: str, stdin: str = "") -> CommandResult:
         monkeypatch.setattr(
             sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode(errors="surrogateescape")))
         )
         code = main(words)
         captured = capsys.readouterr()
-        return Said(code, captured.out, captured.err)
+        return CommandResult(code, captured.out, captured.err)
 
     return call
 
@@ -60,12 +65,12 @@ def web() -> Iterator[Web]:
 
 @pytest.fixture
 def program_env() -> dict[str, str]:
-    """Environment for `fake_valk.py` and `python -m valkyrie` as processes."""
+    """Environment for `python -m valkyrie` as a process."""
     source = str(HERE.parents[2] / "src")
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     return {
         **inherited,
-        "PYTHONPATH": os.pathsep.join((source, str(HERE), str(HERE.parents[2]))),
+        "PYTHONPATH": source,
         "TERM": "xterm",
         "PYTHONWARNINGS": "error",
     }

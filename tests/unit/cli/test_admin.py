@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.said import Said
+from tests.unit.cli.command_result import CommandResult
 from valkyrie.errors import AccessError
 from valkyrie.secrets.delivery import Sealer, parse_keys
 from valkyrie.store import Store
 from valkyrie.tenants.organisation import SelfHostedAuthenticator
 
-Valk = Callable[..., Said]
+Valk = Callable[..., CommandResult]
 
 
 def identify(tmp_path: Path, key: str) -> str | None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.said import Said
+from tests.unit.cli.command_result import CommandResult
 
-Valk = Callable[..., Said]
+Valk = Callable[..., CommandResult]
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.unit.cli.said import HERE, Said
+from tests.unit.cli.command_result import CommandResult
 from tests.unit.cli.web import Answer, Web
 from valkyrie.cli import config_service as service_commands
 
-Valk = Callable[..., Said]
+Valk = Callable[..., CommandResult]
 CREDENTIAL = "Bearer abcdef-hunter2"
 
 
@@ -186,7 +186,7 @@ def test_a_wrong_credential_in_the_file_is_named_not_shown(valk: Valk, config_fi
 
 
 def test_a_credential_is_asked_for_unseen(program_env: dict[str, str], config_file: Path) -> None:
-    words = [str(HERE / "fake_valk.py"), "ending", "config", "auth", "set", "demo"]
+    words = ["-m", "valkyrie", "config", "auth", "set", "demo"]
     child = pexpect.spawn(sys.executable, words, env=program_env, encoding="utf-8", timeout=60)
     try:
         child.expect("Credential of demo")

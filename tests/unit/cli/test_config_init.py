@@ -10,11 +10,11 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.unit.cli.said import Said
+from tests.unit.cli.command_result import CommandResult
 from tests.unit.cli.tracker_door import KEY, ME, TrackerDoor
 from valkyrie.config import values
 
-Valk = Callable[..., Said]
+Valk = Callable[..., CommandResult]
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from tests.unit.cli.said import Said
+from tests.unit.cli.command_result import CommandResult
 from valkyrie.store import REVISION, migrations
 
-Valk = Callable[..., Said]
+Valk = Callable[..., CommandResult]
 
 
 @pytest.fixture

@@ -8,21 +8,24 @@ from pathlib import Path
 
 import pytest
 
-import valkyrie.tracker
-from tests.unit.cli.fake_jobs import FakeJobs, make_job, trials_of_two
-from tests.unit.cli.fake_tracker import make_run, make_trial
-from tests.unit.cli.said import Said
+from tests.unit.cli.command_result import CommandResult
+from tests.unit.cli.filled_store import CODEX, NOP, FilledStore, graded, passed
+from tests.unit.cli.recorded_tracker import RecordedTracker
+from tests.unit.cli.sample_views import make_job, make_run, make_trial, trials_of_two
 from valkyrie.compare.job_documents import Names, folder_name, places
+from valkyrie.errors import InfrastructureError
 
-Valk = Callable[..., Said]
-TREE = Path("logs/job-aaaa1111")
+Valk = Callable[..., CommandResult]
+TREE = Path("logs/bbbb2222")
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
-    tracker = FakeJobs()
-    monkeypatch.setattr(valkyrie.tracker, "open_tracker", lambda **_options: tracker)
-    return tracker
+@pytest.fixture(autouse=True)
+def logged_job(filled: FilledStore) -> None:
+    filled.add_job_of_two()
+    for run_id in (CODEX, NOP):
+        for task in ("add", "fix/it"):
+            for k in (0, 1):
+                filled.log(f"{run_id} {task} {k}\n", task, run_id, k)
 
 
 def files(tree: Path) -> set[str]:
@@ -31,24 +34,26 @@ def files(tree: Path) -> set[str]:
 
 def test_every_trial_has_its_folder(valk: Valk) -> None:
     done = valk("job", "logs", "nightly")
-    assert done.code == 0 and "8 scenarios in logs/job-aaaa1111" in done.out
+    assert done.code == 0 and "8 scenarios in logs/bbbb2222" in done.out
     folders = [f"{agent}/{task}" for agent in ("codex_gpt-5", "nop") for task in TASKS]
     assert files(TREE) == {
         f"{folder}/{name}" for folder in folders for name in ("attempt.log", "results.json")
     }
-    assert (TREE / "nop/fix_it-1/attempt.log").read_text() == "run-two fix/it 1\n"
-    assert (TREE / "nop/fix_it/attempt.log").read_text() == "run-two fix/it 0\n"
+    assert (TREE / "nop/fix_it-1/attempt.log").read_text() == "2222bbbb fix/it 1\n"
+    assert (TREE / "nop/fix_it/attempt.log").read_text() == "2222bbbb fix/it 0\n"
 
 
 TASKS = ("add", "add-1", "fix_it", "fix_it-1")
 
 
-def test_results_have_the_fields_of_the_reference(valk: Valk) -> None:
+def test_results_have_the_fields_of_the_reference(valk: Valk, filled: FilledStore) -> None:
+    rewards = {"rewards": {"correct": 1.0, "tidy": 0.5}}
+    filled.add_run(CODEX, [passed("add", result=rewards), graded(0.5, "fix/it")])
     valk("job", "logs", "nightly")
-    graded = json.loads((TREE / "codex_gpt-5/add/results.json").read_text())
-    assert graded["scenario_run_id"] == "run-one/add" and graded["scenario_id"] == "add"
-    assert (graded["state"], graded["score"], graded["duration_ms"]) == ("completed", 1.0, 3200)
-    assert [(one["name"], one["score"]) for one in graded["scoring_functions"]] == [
+    found = json.loads((TREE / "codex_gpt-5/add/results.json").read_text())
+    assert found["scenario_run_id"] == "1111aaaa/add" and found["scenario_id"] == "add"
+    assert (found["state"], found["score"], found["duration_ms"]) == ("completed", 1.0, 3200)
+    assert [(one["name"], one["score"]) for one in found["scoring_functions"]] == [
         ("correct", 1.0),
         ("tidy", 0.5),
     ]
@@ -57,19 +62,19 @@ def test_results_have_the_fields_of_the_reference(valk: Valk) -> None:
 
 
 def test_some_can_be_asked_for(valk: Valk) -> None:
-    valk("job", "logs", "nightly", "--run", "run-o", "--scenario", "fix/it", "-o", "some")
-    assert files(Path("some/job-aaaa1111")) == {
+    valk("job", "logs", "nightly", "--run", "1111", "--scenario", "fix/it", "-o", "some")
+    assert files(Path("some/bbbb2222")) == {
         f"codex_gpt-5/{task}/{name}" for task in TASKS[2:] for name in ("attempt.log", "results.json")
     }
-    document = valk("job", "logs", "nightly", "--scenario", "run-two/add#1", "-o", "one", "--json").json
-    assert [one["scenario_run_id"] for one in document["scenarios"]] == ["run-two/add#1"]
-    assert files(Path("one/job-aaaa1111")) == {"nop/add-1/attempt.log", "nop/add-1/results.json"}
+    document = valk("job", "logs", "nightly", "--scenario", "2222bbbb/add#1", "-o", "one", "--json").json
+    assert [one["scenario_run_id"] for one in document["scenarios"]] == ["2222bbbb/add#1"]
+    assert files(Path("one/bbbb2222")) == {"nop/add-1/attempt.log", "nop/add-1/results.json"}
 
 
 def test_a_first_trial_comes_without_its_repetitions(valk: Valk) -> None:
-    for asked in ("run-two/add", "add#0"):
-        document = valk("job", "logs", "nightly", "--run", "run-two", "--scenario", asked, "--json").json
-        assert [one["scenario_run_id"] for one in document["scenarios"]] == ["run-two/add"]
+    for asked in ("2222bbbb/add", "add#0"):
+        document = valk("job", "logs", "nightly", "--run", "2222bbbb", "--scenario", asked, "--json").json
+        assert [one["scenario_run_id"] for one in document["scenarios"]] == ["2222bbbb/add"]
         assert files(TREE) == {"nop/add/attempt.log", "nop/add/results.json"}
 
 
@@ -81,18 +86,19 @@ def test_a_second_time_replaces_the_first(valk: Valk) -> None:
     assert "nop/add/left-over" not in files(TREE) and len(files(TREE)) == 16
 
 
-def test_what_cannot_be_fetched_keeps_nothing_else_back(valk: Valk, fake: FakeJobs) -> None:
-    fake.unfetchable = {"add"}
+def test_what_cannot_be_fetched_keeps_nothing_else_back(valk: Valk, tracker: RecordedTracker) -> None:
+    gone = InfrastructureError("the bucket is gone")
+    tracker.fail("outputs", gone, when=lambda _ref, _to, request: "add" in (request.task_ids or ()))
     done = valk("job", "logs", "nightly")
     assert done.code == 0 and "4 scenarios in" in done.out
     assert done.err.count("the bucket is gone") == 4
-    fake.unfetchable = {"add", "fix/it"}
+    tracker.fail("outputs", gone)
     assert valk("job", "logs", "nightly", "-o", "none").code == 1
 
 
 def test_what_is_not_there_is_refused(valk: Valk) -> None:
     wrong = valk("job", "logs", "nightly", "--run", "nope")
-    assert wrong.code == 2 and "run-one (codex)" in wrong.err
+    assert wrong.code == 2 and "1111aaaa (codex)" in wrong.err
     wrong = valk("job", "logs", "nightly", "--scenario", "fix-it")
     assert wrong.code == 2 and "Did you mean 'fix/it'?" in wrong.err
 

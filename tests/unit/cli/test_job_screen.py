@@ -9,14 +9,13 @@ from dataclasses import replace
 
 import pexpect
 import pytest
+from sqlalchemy import text
 
-from tests.unit.cli.fake_job_valk import scene
-from tests.unit.cli.fake_jobs import make_job, trials_of_two
-from tests.unit.cli.said import HERE
+from tests.unit.cli.filled_store import CODEX, NOP, FilledStore, lost, passed
+from tests.unit.cli.sample_views import HALFWAY, make_job, make_run, make_trial, trials_of_two
 from valkyrie.compare.job_tables import HINT, job_frame, snapshot
 from valkyrie.compare.tables import summarised, summary_table
 from valkyrie.report.formats import fit
-from valkyrie.views import TrialFilter
 
 Spawn = Callable[..., "pexpect.spawn[str]"]
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
@@ -26,10 +25,10 @@ ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 def spawn(program_env: dict[str, str]) -> Iterator[Spawn]:
     children: list[pexpect.spawn[str]] = []
 
-    def start(scene: str, *, rows: int = 24, columns: int = 100, **env: str) -> pexpect.spawn[str]:
+    def start(*, rows: int = 24, columns: int = 100, **env: str) -> pexpect.spawn[str]:
         child = pexpect.spawn(
             sys.executable,
-            [str(HERE / "fake_job_valk.py"), scene, "job", "watch", "nightly"],
+            ["-m", "valkyrie", "job", "watch", "nightly"],
             env={**program_env, **env},
             dimensions=(rows, columns),
             encoding="utf-8",
@@ -43,6 +42,15 @@ def spawn(program_env: dict[str, str]) -> Iterator[Spawn]:
         child.close(force=True)
 
 
+@pytest.fixture(autouse=True)
+def going(filled: FilledStore) -> FilledStore:
+    """A job of an agent with 40 trials under way, and of one that is done."""
+    filled.add_run_under_way(CODEX, active=40, agent="codex", model="gpt-5")
+    filled.add_run(NOP, [passed()] * 4, agent="nop")
+    filled.add_job(run_ids=[CODEX, NOP])
+    return filled
+
+
 def finish(child: pexpect.spawn[str]) -> tuple[str, int]:
     """What is on the normal screen at the end, and the exit code."""
     child.expect(pexpect.EOF)
@@ -53,16 +61,17 @@ def finish(child: pexpect.spawn[str]) -> tuple[str, int]:
     return said.split(LEAVE)[1], child.exitstatus
 
 
-def test_the_screen_shows_the_job_then_the_table_stays(spawn: Spawn) -> None:
-    child = spawn("ending")
+def test_the_screen_shows_the_job_then_the_table_stays(spawn: Spawn, going: FilledStore) -> None:
+    child = spawn()
     child.expect_exact(ENTER)
     child.expect("Progress")
+    going.end_runs(lambda _agent: lost())
     said, code = finish(child)
     assert code == 1 and "Not passed: " in said and "Agent" in said and "beats" not in said.split("Agent")[0]
 
 
 def test_it_survives_a_resize_and_ctrl_c_detaches(spawn: Spawn) -> None:
-    child = spawn("endless")
+    child = spawn()
     child.expect("In progress")
     child.expect("… and [0-9]+ more")
     child.setwinsize(50, 60)
@@ -71,37 +80,53 @@ def test_it_survives_a_resize_and_ctrl_c_detaches(spawn: Spawn) -> None:
     child.expect("Ctrl")
     child.sendintr()
     said, code = finish(child)
-    assert code == 130 and "Detached; job nightly" in said and "valk job fetch job-aaaa1111 --connect" in said
+    assert code == 130 and "Detached; job nightly" in said and "valk job fetch bbbb2222 --connect" in said
 
 
-def test_a_failure_gives_the_terminal_back(spawn: Spawn) -> None:
-    child = spawn("breaking")
+def test_a_failure_gives_the_terminal_back(spawn: Spawn, going: FilledStore) -> None:
+    child = spawn()
     child.expect("Progress")
+    with going.store.writing() as connection:
+        connection.execute(text("ALTER TABLE job RENAME TO elsewhere"))
     said, code = finish(child)
-    assert code == 1 and "a wire came loose" in said
+    assert code == 1 and "no such table: job" in said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_end_gives_the_terminal_back(spawn: Spawn, number: signal.Signals) -> None:
-    child = spawn("endless")
+    child = spawn()
     child.expect("Progress")
     child.kill(number)
     _, code = finish(child)
     assert code == 128 + number
 
 
-def test_a_dumb_terminal_gets_lines(spawn: Spawn) -> None:
-    child = spawn("ending", TERM="dumb")
+def test_a_dumb_terminal_gets_lines(spawn: Spawn, going: FilledStore) -> None:
+    child = spawn(TERM="dumb")
+    child.expect("IN_PROGRESS")
+    said = child.before or ""
+    going.end_runs()
     child.expect(pexpect.EOF)
-    assert "\x1b" not in (child.before or "") and "job nightly  completed  8/8" in (child.before or "")
+    said += child.before or ""
+    assert "\x1b" not in said and "job nightly  completed  56/56" in said
 
 
 @pytest.mark.parametrize("rows", [1, 5, 8, 12, 24, 60])
 def test_a_frame_fits_its_rows(rows: int) -> None:
-    tracker = scene("endless")
-    job = tracker.fetch_job("nightly")
-    active = [("run-one", one) for one in tracker.trials("run-one", TrialFilter(states=("IN_PROGRESS",)))[0]]
-    failed = [("run-one", one) for one in tracker.trials("run-one", TrialFilter(states=("ERROR",)))[0]]
+    counts = {"FINISHED": 5, "IN_PROGRESS": 40, "ERROR": 1, "PENDING": 6}
+    run = make_run("run-one", agent="codex", model="gpt-5", state="IN_PROGRESS", finished_at=None, total=12)
+    other = make_run("run-two", agent="nop", total=4, counts={"FINISHED": 4})
+    run = replace(run, score=HALFWAY, counts={**run.counts, **counts})
+    job = make_job(state="running", runs=[run, other])
+    begun = [
+        make_trial(f"task-{number:02d}", state="IN_PROGRESS", started_at=1_700_000_030.0 + number)
+        for number in range(40)
+    ]
+    active = [("run-one", trial) for trial in begun]
+    broke = make_trial(
+        "broke", state="ERROR", category="infrastructure", cause="sandbox_failed", message="no room"
+    )
+    failed = [("run-one", broke)]
     lines = job_frame(snapshot(job, active, failed), now=job.created_at, rows=rows)
     assert len(lines) <= rows and lines[-1] == HINT
     if rows >= 24:

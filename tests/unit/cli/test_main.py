@@ -13,13 +13,14 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.unit.cli.fake_tracker import FakeTracker
-from tests.unit.cli.said import HERE, Said
+from tests.unit.cli.command_result import HERE, CommandResult
+from tests.unit.cli.filled_store import FilledStore, passed
+from tests.unit.cli.recorded_tracker import RecordedTracker
 from valkyrie import __version__ as VERSION
 from valkyrie.cli.commands import COMMANDS, LazyGroup, Noun, Verb
 from valkyrie.cli.main import root
 
-Valk = Callable[..., Said]
+Valk = Callable[..., CommandResult]
 HEAVY = ("rich", "pydantic", "sqlalchemy", "asyncio", "yaml", "alembic")
 
 
@@ -87,8 +88,8 @@ def test_help_lists_every_command(valk: Valk) -> None:
             "t is given twice",
         ),
         (["run", "fetch"], "Missing argument 'RUN'"),
-        (["run", "fetch", "zzz"], "no run with id 'zzz'"),
-        (["run", "update", "run"], "Nothing to change"),
+        (["run", "fetch", "zzz"], "No run or job 'zzz'"),
+        (["run", "update", "aaaa"], "Nothing to change"),
         (["run", "list", "--limit", "3", "--all"], "exclude each other"),
     ],
 )
@@ -112,15 +113,16 @@ def test_a_failure_under_json_ends_stderr_with_one_document(valk: Valk) -> None:
         "schema_version": 1,
         "kind": "error",
         "command": "run fetch",
-        "error_message": "no run with id 'zzz'",
-        "reason": "usage",
+        "error_message": "No run or job 'zzz'. `valk run list` shows runs, `valk job list --all` jobs.",
+        "reason": "unknown",
     }
 
 
 def test_a_bug_is_one_line_unless_debugging(
-    valk: Valk, fake: FakeTracker, monkeypatch: pytest.MonkeyPatch
+    valk: Valk, tracker: RecordedTracker, filled: FilledStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fake, "fetch", lambda ref: {}["nothing"])
+    filled.add_run()
+    tracker.fail("fetch", KeyError("nothing"))
     said = valk("run", "fetch", "x")
     assert said.code == 1 and "Traceback" not in said.err
     assert "bug in Valkyrie: KeyError" in said.err and "VALKYRIE_DEBUG=1" in said.err
@@ -129,11 +131,9 @@ def test_a_bug_is_one_line_unless_debugging(
         valk("run", "fetch", "x")
 
 
-def test_an_interrupt_is_quiet(valk: Valk, fake: FakeTracker, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(ref: str) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(fake, "fetch", interrupt)
+def test_an_interrupt_is_quiet(valk: Valk, tracker: RecordedTracker, filled: FilledStore) -> None:
+    filled.add_run()
+    tracker.fail("fetch", KeyboardInterrupt())
     said = valk("run", "fetch", "x")
     assert said.code == 130 and said.err.strip() == "Interrupted."
 
@@ -167,21 +167,22 @@ def test_help_imports_no_command(words: list[str], program_env: dict[str, str]) 
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("words", [["run", "list"], ["run", "fetch", "run"]])
-def test_hot_commands_add_nothing_heavy_of_their_own(words: list[str], program_env: dict[str, str]) -> None:
-    """Beyond what the tracker's views themselves import."""
-    baseline = loaded("import valkyrie.views, fake_tracker", program_env)
-    code = (
-        "import sys, valkyrie.tracker, fake_tracker; from valkyrie.cli.main import main;"
-        f"valkyrie.tracker.open_tracker = lambda **_: fake_tracker.FakeTracker(); main({words!r})"
-    )
-    extra = loaded(code, program_env) - baseline
-    assert not {module.split(".")[0] for module in extra} & set(HEAVY)
+UNNEEDED = {"rich", "pydantic", "yaml", "alembic", "httpx", "jinja2"}
 
 
-@pytest.mark.parametrize("words", ["many run list --all --json", "wordy run logs run"])
-def test_a_closed_pipe_is_quiet(program_env: dict[str, str], words: str) -> None:
-    command = f"{sys.executable} {HERE / 'fake_valk.py'} {words} | head -c 8"
+@pytest.mark.parametrize("words", [["run", "list"], ["run", "fetch", "aaaa"]])
+def test_hot_commands_load_little(words: list[str], program_env: dict[str, str], filled: FilledStore) -> None:
+    filled.add_run()
+    modules = loaded(f"from valkyrie.cli.main import main; main({words!r})", program_env)
+    assert not {module.split(".")[0] for module in modules} & UNNEEDED
+
+
+@pytest.mark.parametrize("words", ["run list --all --json", "run logs aaaa"])
+def test_a_closed_pipe_is_quiet(program_env: dict[str, str], filled: FilledStore, words: str) -> None:
+    filled.add_runs([f"{number:04x}" for number in range(60)])
+    filled.add_run(trials=[passed("solve-it")])
+    filled.log("one line\n" * 5000, "solve-it")
+    command = f"{sys.executable} -m valkyrie {words} | head -c 8"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], env=program_env, capture_output=True, text=True
     )

@@ -6,20 +6,21 @@ import getpass
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sandboxes.types import Capabilities
-from tests.unit.cli.fake_tracker import FULL, FakeTracker, make_run
-from tests.unit.cli.said import HERE, Said
+from tests.abilities import need_local_sandboxes
+from tests.unit.cli.command_result import HERE, CommandResult
+from tests.unit.cli.filled_store import FilledStore, failed, passed
+from tests.unit.cli.recorded_tracker import VERBS, RecordedTracker
 from valkyrie.cli import doctor
 from valkyrie.cli.doctor import LocalSandboxProof
+from valkyrie.tracker.local import LocalTracker
 from valkyrie.tracker.protocol import Tracker
-from valkyrie.views import RunRequest, StartedRun
 
-Valk = Callable[..., Said]
+Valk = Callable[..., CommandResult]
 WORKS = LocalSandboxProof(
     True,
     capabilities=Capabilities(
@@ -33,9 +34,13 @@ WORKS = LocalSandboxProof(
 BROKEN = LocalSandboxProof(False, "bwrap is not installed")
 
 
-def test_the_fake_speaks_the_protocol(fake: FakeTracker) -> None:
-    speaks: Tracker = fake
-    assert speaks is fake
+def test_a_recorded_tracker_speaks_the_protocol(tracker: RecordedTracker, tmp_path: Path) -> None:
+    recorded: Tracker = LocalTracker(tmp_path)
+    assert all(callable(getattr(recorded, verb)) for verb in VERBS)
+    recorded.close()
+    assert tracker.asked("close") == [()]
+    with pytest.raises(TypeError):
+        recorded.fetch()  # type: ignore[call-arg]
 
 
 def test_an_agents_life(valk: Valk, tmp_path: Path) -> None:
@@ -162,36 +167,37 @@ def test_doctor_sees_a_broken_config(valk: Valk, tmp_path: Path, monkeypatch: py
     assert said.code == 1 and "Unknown config key 'nonsense'" in said.out
 
 
-class DemoTracker(FakeTracker):
-    def start(self, request: RunRequest) -> StartedRun:
-        self.asked.append(("start", request))
-        score = (
-            FULL if request.agent == "oracle" else replace(FULL, final_score=0.0, score_graded=0.0, passed=0)
-        )
-        run = make_run(f"run-{request.agent}", agent=request.agent, score=score)
-        self.runs[run.id] = run
-        return StartedRun(run, [])
-
-
 @pytest.mark.parametrize(("local", "provider"), [(WORKS, "local"), (BROKEN, "process")])
 def test_demo_ends_with_the_score_table(
-    valk: Valk, monkeypatch: pytest.MonkeyPatch, local: LocalSandboxProof, provider: str
+    valk: Valk,
+    tracker: RecordedTracker,
+    filled: FilledStore,
+    monkeypatch: pytest.MonkeyPatch,
+    local: LocalSandboxProof,
+    provider: str,
+    tmp_path: Path,
 ) -> None:
-    tracker = DemoTracker()
-    monkeypatch.setattr("valkyrie.tracker.open_tracker", lambda **_options: tracker)
+    if provider == "local":
+        need_local_sandboxes(tmp_path / "probe")
     monkeypatch.setattr(doctor, "local_sandbox", lambda: local)
+    filled.executor.on_wake = lambda: filled.end_runs(
+        lambda agent: passed() if agent == "oracle" else failed()
+    )
     said = valk("demo")
     assert said.code == 0 and "95 % interval" in said.out
     assert "12/12" in said.out and "0/12" in said.out
-    assert {asked[1].provider for asked in tracker.asked if asked[0] == "start"} == {provider}
+    assert {request.provider for request in tracker.asked("start")} == {provider}
     assert ("NOTHING IS ISOLATED" in said.err) is (provider == "process")
 
 
-def test_demo_fails_when_the_oracle_does(valk: Valk, monkeypatch: pytest.MonkeyPatch) -> None:
-    tracker = DemoTracker()
-    monkeypatch.setattr("valkyrie.tracker.open_tracker", lambda **_options: tracker)
-    monkeypatch.setattr(doctor, "local_sandbox", lambda: WORKS)
-    monkeypatch.setitem(globals(), "FULL", replace(FULL, passed=11))
+def test_demo_fails_when_the_oracle_does(
+    valk: Valk, filled: FilledStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "local_sandbox", lambda: BROKEN)
+    grades = iter([failed()])
+    filled.executor.on_wake = lambda: filled.end_runs(
+        lambda agent: next(grades, passed()) if agent == "oracle" else failed()
+    )
     said = valk("demo", "--json")
     assert said.code == 1 and "oracle should pass 12, but 11 of 12 passed" in said.err
 

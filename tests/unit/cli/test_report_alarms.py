@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cli.fake_tracker import HALFWAY, make_run, make_trial
+from tests.unit.cli.sample_views import HALFWAY, make_run, make_trial
 from valkyrie.report.run_details import alarms
 from valkyrie.views import RunView, TrialView
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.cli.fake_tracker import FULL, HALFWAY, PROVISIONAL, make_run, make_trial
+from tests.unit.cli.sample_views import FULL, HALFWAY, PROVISIONAL, make_run, make_trial
 from valkyrie.report.formats import (
     Column,
     Table,

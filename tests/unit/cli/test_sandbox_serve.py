@@ -15,9 +15,9 @@ import httpx
 import pexpect
 import pytest
 
-from tests.unit.cli.said import Said
+from tests.unit.cli.command_result import CommandResult
 
-Valk = Callable[..., Said]
+Valk = Callable[..., CommandResult]
 Serve = Callable[..., "tuple[subprocess.Popen[str], dict[str, Any]]"]
 
 

@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     """What a command line returned and printed."""
 
     code: int
