@@ -35,7 +35,7 @@ from valkyrie.notifications.outbox import NotificationRunner, Sender
 from valkyrie.schedule.scheduler import HostRoom, Scheduler
 from valkyrie.secrets.delivery import find_sealer
 from valkyrie.store import REVISION, Store, executors, notifications, runs
-from valkyrie.store.journal import Finish, Writer
+from valkyrie.store.journal import Finish, Writer, log
 from valkyrie.store.layout import DataFolder
 from valkyrie.store.leases import Leased
 
@@ -363,7 +363,7 @@ class ExecutorHost:
                 self._scheduler.drain()
                 if count := self._scheduler.active:
                     trials = f"{count} trial{'s' if count > 1 else ''} under way"
-                    _say(f"told to end: waits for {trials}; told again, it gives back what is left")
+                    log(f"told to end: waits for {trials}; told again, it gives back what is left")
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, leave)
@@ -462,10 +462,6 @@ def _leaves(error: BaseException) -> list[BaseException]:
     if not isinstance(error, BaseExceptionGroup):
         return [error]
     return [leaf for part in error.exceptions for leaf in _leaves(part)]
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -35,7 +35,7 @@ from valkyrie.plan import Settings
 from valkyrie.secrets import delivery
 from valkyrie.secrets.delivery import SEALED
 from valkyrie.store import notifications, regrades, runs, trials
-from valkyrie.store.journal import Writer
+from valkyrie.store.journal import Writer, log
 from valkyrie.store.layout import DataFolder
 from valkyrie.trajectory.transcript import configured_limit
 from valkyrie.trial.attempt import classify
@@ -84,7 +84,7 @@ class TenantAccess:
         except StoreError as error:
             if run_id not in self._unopened:
                 self._unopened.add(run_id)
-                sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {error}\n")
+                log(str(error))
             return None
 
 

@@ -19,7 +19,7 @@ from valkyrie.domain import Category, Json, Outcome, TrialState
 from valkyrie.errors import LeaseLostError, StoreError
 from valkyrie.schedule.policy import backoff, policy_for
 from valkyrie.store import executors, leases
-from valkyrie.store.journal import Advance, Finish, Save, Writer
+from valkyrie.store.journal import Advance, Finish, Save, Writer, log
 from valkyrie.store.leases import Leased, Room, Tick, TickResult
 from valkyrie.trial.attempt import AttemptEnding, AttemptFailure, classify, failure_of
 from valkyrie.trial.context import RunContext
@@ -189,7 +189,7 @@ class Scheduler:
         """Called with the jobs that stop when they are decided, before a look for work; whether trials were
         skipped."""
         self._ruled: Collection[str] = ()
-        self.say: Callable[[str], None] = _say
+        self.say: Callable[[str], None] = log
         """Where remarks go that belong to no trial's log."""
 
     @property
@@ -447,7 +447,3 @@ def _remark(ending: AttemptEnding) -> Json:
         return {}
     failure = failure_of(ending.exit.trouble)
     return {"category": failure.category, "cause": failure.cause, "message": failure.message}
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")

@@ -70,37 +70,17 @@ class EndedTrial:
 
 
 _FOUND = (
-    "score",
-    "passed",
-    "confirmed",
-    "score_confirmed",
-    "evidence",
-    "category",
-    "cause",
-    "message",
-    "result",
-    "timing",
-    "cost",
-    "usage",
-    "exit_code",
-    "exit_reason",
-    "started_at",
-    "finished_at",
+    *("score", "passed", "confirmed", "score_confirmed", "evidence", "cause", "message", "result"),
+    *("cost", "usage", "exit_code", "exit_reason", "started_at", "finished_at"),
 )
 _TRIALS = ForEach.insert(
     trial,
-    *(
-        trial.c[name]
-        for name in ("run_id", "position", "task_id", "k", "digest", "state", "attempts", "failures")
-    ),
-    trial.c.family,
-    trial.c.version,
-    *(trial.c[name] for name in _FOUND),
+    *("run_id", "position", "task_id", "k", "digest", "state", "attempts", "failures", "family", "version"),
+    *(*_FOUND, "category", "timing"),
 )
 _ATTEMPTS = ForEach.insert(
     attempt,
-    *(attempt.c[name] for name in ("trial_id", "number", "executor_id", "epoch", "phase", "outcome")),
-    *(attempt.c[name] for name in _FOUND),
+    *("trial_id", "number", "executor_id", "epoch", "phase", "outcome", *_FOUND, "category", "timing"),
 )
 
 
@@ -170,24 +150,8 @@ def _counted(trials: Sequence[EndedTrial]) -> dict[str, float]:
 
 
 def _found(one: EndedTrial) -> Json:
-    return {
-        "score": one.score,
-        "passed": one.passed,
-        "confirmed": one.confirmed,
-        "score_confirmed": one.score_confirmed,
-        "evidence": one.evidence,
-        "category": one.category.value if one.category else None,
-        "cause": one.cause,
-        "message": one.message,
-        "result": one.result,
-        "timing": dict(one.timing),
-        "cost": one.cost,
-        "usage": one.usage,
-        "exit_code": one.exit_code,
-        "exit_reason": one.exit_reason,
-        "started_at": one.started_at,
-        "finished_at": one.finished_at,
-    }
+    category = one.category.value if one.category else None
+    return {name: getattr(one, name) for name in _FOUND} | {"category": category, "timing": dict(one.timing)}
 
 
 def _trial_row(run_id: str, position: int, one: EndedTrial, version: int) -> Json:

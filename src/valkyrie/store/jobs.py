@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from valkyrie.domain import LATEST, Category, Json, Outcome, TrialState, may_be_
 from valkyrie.errors import UnknownError, UsageError, UserError
 from valkyrie.store.counters import add_grade, announce, count, lock_jobs, lock_runs
 from valkyrie.store.executors import ACTIVE_STATES, AT_ONCE, give_back
-from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, job, run, trial
+from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, cursor_after, job, read_cursor, run, trial
 from valkyrie.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -148,29 +146,13 @@ def page(
     if name is not None:
         wanted.append(job.c.name == name)
     if cursor:
-        wanted.append(tuple_(job.c.created_at, job.c.id) < _place(cursor))
+        wanted.append(tuple_(job.c.created_at, job.c.id) < read_cursor(cursor))
     order = (job.c.created_at.desc(), job.c.id.desc())
     found = connection.execute(select(job).where(*wanted).order_by(*order).limit(limit + 1)).all()
     rows = cast("Sequence[JobRow]", found)
     if len(rows) <= limit:
         return rows, None
     return rows[:limit], cursor_after(rows[limit - 1])
-
-
-def cursor_after(row: JobRow) -> str:
-    """Return where a list goes on after this job."""
-    return base64.urlsafe_b64encode(json.dumps([row.created_at, row.id]).encode()).decode()
-
-
-def _place(cursor: str) -> tuple[float, str]:
-    try:
-        at, job_id = json.loads(base64.urlsafe_b64decode(cursor))
-        at, job_id = float(at), str(job_id)
-        if not (job_id.isascii() and job_id.isprintable()):
-            raise ValueError(job_id)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise UsageError(f"{cursor[:80]!r} is not a cursor this list gave.") from error
-    return at, job_id
 
 
 def change(connection: Connection, job_id: str, **values: Any) -> None:

@@ -327,7 +327,7 @@ class WriteOutage:
             return False
         if not self._said and self._retries.lasted_s > SAID_AFTER_S:
             self._said = True
-            _say(f"{self._place} cannot be written ({troubles.first_line(error)}); trying again")
+            log(f"{self._place} cannot be written ({troubles.first_line(error)}); trying again")
         if troubles.clashed(error):
             delay = BACKOFF.delay(1)
         if ending.is_set():
@@ -339,7 +339,7 @@ class WriteOutage:
     def end(self) -> None:
         """Say that it was written, where the log knows that it could not be."""
         if self._said:
-            _say(f"{self._place} can be written again after {self._retries.lasted_s:.0f} s")
+            log(f"{self._place} can be written again after {self._retries.lasted_s:.0f} s")
 
 
 class Writer:
@@ -484,7 +484,7 @@ class Writer:
             f"a late write of trial {lost.task_id}/{lost.k} (run {lost.run_id[:8]}, attempt {lost.number}) "
             "was refused: another lease is in force"
         )
-        _say(str(refused))
+        log(str(refused))
         return refused
 
     def _connected(self) -> Connection:
@@ -525,7 +525,7 @@ def _resolve(answers: _Answers) -> None:
             call.future.set_result(answer)
 
 
-def _say(text: str) -> None:
+def log(text: str) -> None:
     """Write one line to the executor's log."""
     sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
     sys.stderr.flush()

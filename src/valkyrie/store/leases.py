@@ -322,36 +322,38 @@ def _leased(run_id: str, row: Any, tick: Tick) -> Leased:
 OPEN_RUNS = [RunState.IN_PROGRESS.value, RunState.STOPPING.value]
 
 
+_OF_RUN = (
+    *(
+        "id",
+        "state",
+        "concurrency",
+        "n_pending",
+        "n_skipped",
+        "priority",
+        "created_at",
+        "leased_at",
+        "org_id",
+    ),
+    *(
+        "started_by",
+        "passes",
+        "max_cost",
+        "cost_sum",
+        "abort_after",
+        "errors_before",
+        "n_finished",
+        "n_error",
+    ),
+    *("e_infrastructure", "job_id", "key_id", "benchmark", "dataset", "in_turn"),
+)
 _OPEN_COLUMNS = (
-    run.c.id,
-    run.c.state,
-    run.c.concurrency,
-    run.c.n_pending,
-    run.c.n_skipped,
-    run.c.priority,
-    run.c.created_at,
-    run.c.leased_at,
-    run.c.org_id,
-    run.c.started_by,
-    run.c.passes,
-    run.c.max_cost,
-    run.c.cost_sum,
-    run.c.abort_after,
-    run.c.errors_before,
-    run.c.n_finished,
-    run.c.n_error,
-    run.c.e_infrastructure,
+    *(run.c[name] for name in _OF_RUN),
     (run.c.n_building + run.c.n_in_progress + run.c.n_evaluating).label("active"),
     (run.c.n_stopped + run.c.n_finished + run.c.n_error).label("ended"),
-    run.c.job_id,
     job.c.concurrency.label("pool"),
-    run.c.key_id,
     api_key.c.max_concurrency.label("key_limit"),
     job.c.ends_at,
     job.c.stop_rule.is_not(None).label("ruled"),
-    run.c.benchmark,
-    run.c.dataset,
-    run.c.in_turn,
     exists()
     .where(regrade.c.run_id == run.c.id, regrade.c.number > 0, regrade.c.finished_at.is_(None))
     .label("regrading"),
@@ -383,19 +385,9 @@ _LOCKED = (
 """Of several executors one at a time counts what a run has in hand; none whose own lease has run out."""
 
 
+_OF_TRIAL = ("id", "task_id", "k", "digest", "attempts", "failures", "epoch", "cpus", "memory_mb", "saved")
 _READY = (
-    select(
-        trial.c.id,
-        trial.c.task_id,
-        trial.c.k,
-        trial.c.digest,
-        trial.c.attempts,
-        trial.c.failures,
-        trial.c.epoch,
-        trial.c.cpus,
-        trial.c.memory_mb,
-        trial.c.saved,
-    )
+    select(*(trial.c[name] for name in _OF_TRIAL))
     .where(
         trial.c.run_id == bindparam("run"),
         trial.c.state == TrialState.PENDING.value,
@@ -464,15 +456,7 @@ _SERVED = (
     )
 )
 _BEGIN = ForEach.insert(
-    attempt,
-    attempt.c.trial_id,
-    attempt.c.number,
-    attempt.c.executor_id,
-    attempt.c.epoch,
-    attempt.c.phase,
-    attempt.c.started_at,
-    attempt.c.passage,
-    attempt.c.grading,
+    attempt, "trial_id", "number", "executor_id", "epoch", "phase", "started_at", "passage", "grading"
 )
 
 

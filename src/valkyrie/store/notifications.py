@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 NAMES = ("benchmark", "dataset", "agent", "model", "label", "started_by", "created_at")
 """Columns of a run that stay as they are."""
 MOST_ERROR = 2000
+_SCORE = (
+    *("final_score", "score_graded", "score_confirmed", "score_low", "score_high", "graded", "ungraded"),
+    *("coverage", "confirmed", "unconfirmed", "open_to_tampering"),
+)
 
 
 def progress(row: RunRow) -> tuple[int, int]:
@@ -43,18 +47,8 @@ def snapshot(row: RunRow, now: float) -> Json:
         "repeated": row.arguments.get("trials", 1) > 1,
         "counts": state_counts(row),
         "score": {
-            "final_score": score.final_score,
-            "score_graded": score.score_graded,
-            "score_confirmed": score.score_confirmed,
-            "score_low": score.score_low,
-            "score_high": score.score_high,
-            "graded": score.graded,
+            **{name: getattr(score, name) for name in _SCORE},
             "planned": total,
-            "ungraded": score.ungraded,
-            "coverage": score.coverage,
-            "confirmed": score.confirmed,
-            "unconfirmed": score.unconfirmed,
-            "open_to_tampering": score.open_to_tampering,
             "errors": {name: number for name, number in errors.items() if number},
             "fraction": bool(row.fraction),
         },

@@ -199,7 +199,7 @@ def finish(connection: Connection, run_id: str, now: float) -> None:
     for found in rows[1:]:
         if ran_at is not None and ran_at > found.created_at:
             # Agents ran again: it is of work that is no longer the run's.
-            _say(connection, found, outdated=True)
+            _change(connection, run_id, found.number, arguments={**found.arguments, "outdated": True})
 
 
 def use(connection: Connection, run_id: str, number: int, now: float) -> None:
@@ -215,12 +215,8 @@ def use(connection: Connection, run_id: str, number: int, now: float) -> None:
         return
     found = usable(connection, run_id, number)
     if opened is not None:
-        _say(connection, opened, dropped=True)
-        connection.execute(
-            update(regrade)
-            .where(regrade.c.run_id == run_id, regrade.c.number == opened.number)
-            .values(finished_at=now)
-        )
+        dropped = {**opened.arguments, "dropped": True}
+        _change(connection, run_id, opened.number, arguments=dropped, finished_at=now)
     changed = _write_verdicts(connection, row, verdicts(connection, run_id, number))
     stopped = row.n_stopped + changed.get(STATE_COUNTERS[TrialState.STOPPED], 0)
     state = RunState.STOPPED if stopped else RunState.FINISHED
@@ -337,21 +333,15 @@ def _add(
     )
 
 
-def _say(connection: Connection, row: RegradeRow, **more: Any) -> None:
-    """Add to what is recorded of a grading."""
-    connection.execute(
-        update(regrade)
-        .where(regrade.c.run_id == row.run_id, regrade.c.number == row.number)
-        .values(arguments={**row.arguments, **more})
-    )
+def _change(connection: Connection, run_id: str, number: int, **values: Any) -> None:
+    """Change what is stored of a grading."""
+    of_number = (regrade.c.run_id == run_id, regrade.c.number == number)
+    connection.execute(update(regrade).where(*of_number).values(**values))
 
 
 def _write_finals(connection: Connection, row: RunRow, number: int, now: float) -> None:
-    connection.execute(
-        update(regrade)
-        .where(regrade.c.run_id == row.id, regrade.c.number == number)
-        .values(finished_at=now, **{name: getattr(row, name) for name in _FINALS})
-    )
+    finals = {name: getattr(row, name) for name in _FINALS}
+    _change(connection, row.id, number, finished_at=now, **finals)
 
 
 def _make_pending(connection: Connection, run_id: str, chosen: Sequence[Regraded]) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -34,8 +32,10 @@ from valkyrie.store.schema import (
     ERROR_COUNTERS,
     STATE_COUNTERS,
     ForEach,
+    cursor_after,
     handover,
     insert_or,
+    read_cursor,
     regrade,
     run,
     trial,
@@ -180,9 +180,7 @@ def page(connection: Connection, query: RunQuery) -> tuple[Sequence[RunRow], int
     rows = cast("Sequence[RunRow]", connection.execute(matching(query)).all())
     if len(rows) <= query.limit:
         return rows, total, None
-    last = rows[query.limit - 1]
-    cursor = base64.urlsafe_b64encode(json.dumps([last.created_at, last.id]).encode()).decode()
-    return rows[: query.limit], total, cursor
+    return rows[: query.limit], total, cursor_after(rows[query.limit - 1])
 
 
 def counted(query: RunQuery) -> Select[Any]:
@@ -227,15 +225,9 @@ def _order(query: RunQuery, rows: FromClause = run) -> list[ColumnElement[Any]]:
 
 
 def _after(query: RunQuery) -> ColumnElement[bool]:
-    try:
-        at, run_id = json.loads(base64.urlsafe_b64decode(query.cursor or ""))
-        at, run_id = float(at), str(run_id)
-        if not (run_id.isascii() and run_id.isprintable()):
-            raise ValueError(run_id)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise UsageError(f"{(query.cursor or '')[:80]!r} is not a cursor this list gave.") from error
+    place = read_cursor(query.cursor or "")
     key = tuple_(run.c.created_at, run.c.id)
-    return key < (at, run_id) if query.newest_first else key > (at, run_id)
+    return key < place if query.newest_first else key > place
 
 
 def queue(connection: Connection, org_id: str, limit: int = 1000) -> Sequence[RunRow]:
@@ -296,13 +288,7 @@ class NewTrial:
 
 _PLAN = ForEach.insert(
     trial,
-    *(
-        trial.c[name]
-        for name in (
-            *("run_id", "position", "task_id", "k", "digest", "family"),
-            *("state", "cpus", "memory_mb", "version"),
-        )
-    ),
+    *("run_id", "position", "task_id", "k", "digest", "family", "state", "cpus", "memory_mb", "version"),
 )
 
 
@@ -438,8 +424,6 @@ def reopen(
     again that goes on, and nothing else is reopened.
     """
     before = locked(connection, run_id)
-    grading = before.grading
-    fresh = {"saved": None} if from_scratch else {}
     states = [TrialState.STOPPED.value, *([TrialState.ERROR.value] if errors_too else [])]
     rows = [
         row
@@ -447,11 +431,27 @@ def reopen(
         if row.category == category
         or (category is None and (task_ids is not None or not ended_by_agent(row.state, row.category)))
     ]
-    if rows and grading:
+    if rows and before.grading:
         raise UserError(
-            f"Run {run_id[:8]} shows grading {grading}; agents run again on grading 0 only: "
+            f"Run {run_id[:8]} shows grading {before.grading}; agents run again on grading 0 only: "
             f"`valk run regrade {run_id[:8]} --use 0` first."
         )
+    errors = _make_pending(connection, run_id, rows, from_scratch=from_scratch)
+    values: Json = {
+        "state": RunState.IN_PROGRESS.value,
+        **dict.fromkeys(("finished_at", "error", "note", "stop_reason", "exit_codes")),
+        "bound": bound,
+        "passes": run.c.passes + 1,
+        **_interrupted(connection, before),
+        "errors_before": _errors_before(before, -errors),
+        **({"concurrency": concurrency} if concurrency else {}),
+    }
+    connection.execute(update(run).where(run.c.id == run_id).values(**values))
+    return len(rows)
+
+
+def _make_pending(connection: Connection, run_id: str, rows: Sequence[Any], *, from_scratch: bool) -> int:
+    """Let these trials wait again; return how many of them stood in ERROR."""
     deltas: dict[str, float] = defaultdict(float)
     for row in rows:
         deltas[STATE_COUNTERS[TrialState(row.state)]] -= 1
@@ -459,40 +459,18 @@ def reopen(
         if row.state == TrialState.ERROR and row.category:
             deltas[ERROR_COUNTERS[Category(row.category)]] -= 1
     version = count(connection, {run_id: deltas}).get(run_id, 0)
-    for start in range(0, len(rows), AT_ONCE):
-        connection.execute(
-            update(trial)
-            .where(trial.c.id.in_([row.id for row in rows[start : start + AT_ONCE]]))
-            .values(
-                state=TrialState.PENDING.value,
-                failures=0,
-                not_before=None,
-                category=None,
-                cause=None,
-                message=None,
-                evidence=None,
-                finished_at=None,
-                epoch=trial.c.epoch + 1,
-                version=version,
-                **fresh,
-            )
-        )
-    values: Json = {
-        "state": RunState.IN_PROGRESS.value,
-        "finished_at": None,
-        "error": None,
-        "note": None,
-        "bound": bound,
-        "passes": run.c.passes + 1,
-        "stop_reason": None,
-        "exit_codes": None,
-        **_interrupted(connection, before),
-        "errors_before": _errors_before(before, int(deltas[STATE_COUNTERS[TrialState.ERROR]])),
+    forgotten = ["not_before", "category", "cause", "message", "evidence", "finished_at"]
+    pending: Json = {
+        "state": TrialState.PENDING.value,
+        "failures": 0,
+        "epoch": trial.c.epoch + 1,
+        "version": version,
+        **dict.fromkeys([*forgotten, "saved"] if from_scratch else forgotten),
     }
-    if concurrency:
-        values["concurrency"] = concurrency
-    connection.execute(update(run).where(run.c.id == run_id).values(**values))
-    return len(rows)
+    for start in range(0, len(rows), AT_ONCE):
+        some = [row.id for row in rows[start : start + AT_ONCE]]
+        connection.execute(update(trial).where(trial.c.id.in_(some)).values(**pending))
+    return sum(row.state == TrialState.ERROR for row in rows)
 
 
 def _interrupted(connection: Connection, row: RunRow) -> Json:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -38,6 +40,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.types import TypeEngine
 
 from valkyrie.domain import DEFAULT_ORG, DEFAULT_PRIORITY, Category, Role, TrialState
+from valkyrie.errors import UsageError
 
 metadata = MetaData()
 
@@ -384,6 +387,26 @@ def skew(connection: Connection) -> float:
     return measured[1]
 
 
+# Cursors of lists: the time and the id of the last row.
+
+
+def cursor_after(row: Any) -> str:
+    """Return where a list that is ordered by time and id goes on after this row."""
+    return base64.urlsafe_b64encode(json.dumps([row.created_at, row.id]).encode()).decode()
+
+
+def read_cursor(cursor: str) -> tuple[float, str]:
+    """Return the time and id of the row that a list ended with."""
+    try:
+        at, row_id = json.loads(base64.urlsafe_b64decode(cursor))
+        at, row_id = float(at), str(row_id)
+        if not (row_id.isascii() and row_id.isprintable()):
+            raise ValueError(row_id)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UsageError(f"{cursor[:80]!r} is not a cursor this list gave.") from error
+    return at, row_id
+
+
 # Statements that the two databases spell differently.
 
 
@@ -416,9 +439,9 @@ class ForEach:
         self._each = each
 
     @classmethod
-    def insert(cls, table: Table, *columns: Column[Any]) -> ForEach:
+    def insert(cls, table: Table, *columns: str) -> ForEach:
         """An insert of rows with these columns."""
-        types = {one.name: one.type for one in columns}
+        types = {name: table.c[name].type for name in columns}
         return cls(
             types,
             lambda given: insert(table).from_select(list(types), select(*given.values())),

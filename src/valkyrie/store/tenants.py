@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, delete, insert, or_, select, update
@@ -207,19 +207,8 @@ def _org(row: Row[Any]) -> Org:
 
 
 def _api_key(row: Row[Any]) -> ApiKey:
-    return ApiKey(
-        row.id,
-        row.org_id,
-        row.org,
-        row.name,
-        row.person,
-        Role(row.role),
-        row.created_at,
-        row.expires_at,
-        row.last_used_at,
-        row.revoked_at,
-        row.max_concurrency,
-    )
+    values = {one.name: getattr(row, one.name) for one in fields(ApiKey)}
+    return ApiKey(**{**values, "role": Role(row.role)})
 
 
 # Who did what: one row for each operation that changes something, kept after its subject is gone.

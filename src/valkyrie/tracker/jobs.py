@@ -20,6 +20,7 @@ from valkyrie.errors import MissingSecretError, UsageError, UserError, ValkyrieE
 from valkyrie.plan import Settings, TrialPlan, as_planned, make_plan, plan_digest, shuffled
 from valkyrie.report.presentation import job_view, run_view
 from valkyrie.store import jobs, runs
+from valkyrie.store.schema import cursor_after
 from valkyrie.tracker import job_plan
 from valkyrie.tracker.app import CallerContext
 from valkyrie.tracker.checks import LONGEST_S, MOST_STRETCH, Problem, check_trials, refuse, unfit
@@ -143,7 +144,7 @@ class JobVerbs:
                 found.append(view)
                 if len(found) == query.limit:
                     last = row is rows[-1]
-                    return JobPage(found, cursor if last else jobs.cursor_after(row))
+                    return JobPage(found, cursor if last else cursor_after(row))
             if cursor is None:
                 return JobPage(found, None)
 

@@ -198,24 +198,22 @@ def classify(error: BaseException, masker: Masker | None = None) -> AttemptFailu
     message = message.encode("utf-8", "replace").decode()
     message = masker.text(message) if masker else message
     message = message if len(message) <= MESSAGE_LIMIT else message[:MESSAGE_LIMIT] + " …"
+    infrastructure, kind = Category.INFRASTRUCTURE, type(error).__name__
     match error:
         case ValkyrieError():
             return AttemptFailure(error.category, error.cause, message, error.retry_after)
         case TroubleError():
             return failure_of(error.trouble, masker)
         case PhaseTimeoutError():
-            category, cause = _PHASE_TIMEOUTS.get(error.phase, (Category.INTERNAL, "internal"))
-            return AttemptFailure(category, cause, message)
+            return AttemptFailure(*_PHASE_TIMEOUTS.get(error.phase, (Category.INTERNAL, "internal")), message)
         case SandboxImageError():
             return AttemptFailure(Category.BENCHMARK, "task_image_broken", message)
         case SandboxUnsupportedError():
             return AttemptFailure(Category.USER, "sandbox_unsupported", message)
         case SandboxCapacityError():
-            return AttemptFailure(Category.INFRASTRUCTURE, "sandbox_capacity", message, error.retry_after)
+            return AttemptFailure(infrastructure, "sandbox_capacity", message, error.retry_after)
         case SandboxNotFoundError():
-            return AttemptFailure(
-                Category.INFRASTRUCTURE, "sandbox_failed", f"The sandbox was lost: {message}"
-            )
+            return AttemptFailure(infrastructure, "sandbox_failed", f"The sandbox was lost: {message}")
         case SandboxFullError():
             return AttemptFailure(
                 Category.AGENT, "agent_filled_disk", f"The sandbox's disk is full: {message}"
@@ -223,15 +221,13 @@ def classify(error: BaseException, masker: Masker | None = None) -> AttemptFailu
         case SandboxCrowdedError():
             return AttemptFailure(Category.AGENT, "agent_output_missing", message)
         case SandboxError():
-            return AttemptFailure(Category.INFRASTRUCTURE, "sandbox_failed", message)
+            return AttemptFailure(infrastructure, "sandbox_failed", message)
         case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return AttemptFailure(Category.INFRASTRUCTURE, "disk_full", f"The host's disk is full: {message}")
+            return AttemptFailure(infrastructure, "disk_full", f"The host's disk is full: {message}")
         case OSError() | sqlite3.Error():
-            return AttemptFailure(
-                Category.INFRASTRUCTURE, "infrastructure", f"{type(error).__name__}: {message}"
-            )
+            return AttemptFailure(infrastructure, "infrastructure", f"{kind}: {message}")
         case _:
-            return AttemptFailure(Category.INTERNAL, "internal", f"{type(error).__name__}: {message}")
+            return AttemptFailure(Category.INTERNAL, "internal", f"{kind}: {message}")
 
 
 # One attempt under way, how its sandbox starts and is removed, and how the attempt ended.
