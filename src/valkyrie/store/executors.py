@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select, text, update
 
-from valkyrie.domain import Json, Outcome, TrialState
+from valkyrie.domain import Json, Outcome, RunState, TrialState
 from valkyrie.store import schema
 from valkyrie.store.counters import count, lock_runs, spending
 from valkyrie.store.database import LONGEST_OUTAGE_S
@@ -82,6 +82,7 @@ def bound_runs(connection: Connection) -> dict[str, bool]:
 
 # Leases given back: by their holder, or because it is dead, was stopped, or does not know of them.
 
+OPEN_RUNS = [RunState.IN_PROGRESS.value, RunState.STOPPING.value]
 ACTIVE_STATES = [state.value for state in TrialState if state.active]
 AT_ONCE = 500
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, bindparam, exists, func, or_, select, update
 
 from valkyrie.domain import ABORT_SHARE, LAST_PRIORITY, Json, Outcome, RunState, TrialState
 from valkyrie.store.counters import count, lock_jobs
-from valkyrie.store.executors import give_back, require_all
+from valkyrie.store.executors import OPEN_RUNS, give_back, require_all
 from valkyrie.store.schema import CLOCK, ForEach, api_key, attempt, executor, job, regrade, run, skew, trial
 from valkyrie.store.trials import LARGEST
 
@@ -318,8 +318,6 @@ def _leased(run_id: str, row: Any, tick: Tick) -> Leased:
 
 
 # Who works on which trial: leases taken, given back, and recovered from the dead.
-
-OPEN_RUNS = [RunState.IN_PROGRESS.value, RunState.STOPPING.value]
 
 
 _OF_RUN = (

@@ -26,8 +26,7 @@ from valkyrie.domain import LATEST, Category, Json, Outcome, RunState, TrialStat
 from valkyrie.errors import UnknownError, UsageError, UserError
 from valkyrie.store import executors, jobs
 from valkyrie.store.counters import announce, count, lock_runs
-from valkyrie.store.executors import ACTIVE_STATES, AT_ONCE, give_back
-from valkyrie.store.leases import OPEN_RUNS
+from valkyrie.store.executors import ACTIVE_STATES, AT_ONCE, OPEN_RUNS, give_back
 from valkyrie.store.schema import (
     ERROR_COUNTERS,
     STATE_COUNTERS,
