@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 DEFAULT_ORG = "default"
+"""The organisation everything belongs to where nobody speaks of organisations."""
 INGESTED = "ingested"
 """The provider of runs whose trials ran elsewhere: what is known of them is what a file said."""
-"""The organisation everything belongs to where nobody speaks of organisations."""
 DEFAULT_PRIORITY = 3
 """Of 0 (the largest share of the slots) to `LAST_PRIORITY`."""
 LAST_PRIORITY = 4

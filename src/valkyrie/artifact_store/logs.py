@@ -265,7 +265,7 @@ def _file_name(name: LogName) -> str:
 # than the trials themselves.
 
 LONGEST = 64 << 10
-"""Bytes; a longer story has a file of its own."""
+"""Bytes; a longer transcript has a file of its own."""
 Which = tuple[str, int, int]
 """A task's id, which trial of it, which attempt at that."""
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -273,7 +273,7 @@ _decoder = json.JSONDecoder()
 
 
 class Transcripts:
-    """Lines of `[[task, k, attempt], story]`, written by executors and read by anyone meanwhile.
+    """Lines of `[[task, k, attempt], transcript]`, written by executors and read by anyone meanwhile.
 
     Every line begins with an end of line of its own: one that a crash cut short spoils no other.
     """
@@ -281,12 +281,12 @@ class Transcripts:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._places: dict[Which, tuple[int, int]] = {}
-        """Where stories begin, and how long they are."""
+        """Where transcripts begin, and how long they are."""
         self._seen = 0
 
-    def keep(self, which: Which, story: bytes) -> None:
-        """Add a story (JSON in one line), as safe from a crash of this process as any file it writes."""
-        line = b"\n[%b,%b]\n" % (json.dumps(which).encode(), story)
+    def keep(self, which: Which, transcript: bytes) -> None:
+        """Add a transcript (JSON in one line), as safe from a crash of this process as any file it writes."""
+        line = b"\n[%b,%b]\n" % (json.dumps(which).encode(), transcript)
         handle = self._opened()
         try:
             if os.write(handle, line) < len(line):
@@ -295,7 +295,7 @@ class Transcripts:
             os.close(handle)
 
     def find(self, which: Which) -> bytes | None:
-        """The story of one attempt."""
+        """The transcript of one attempt."""
         if which not in self._places:
             self._look_on()
         if (place := self._places.get(which)) is None:

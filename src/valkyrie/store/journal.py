@@ -75,7 +75,7 @@ class Finish:
     confirmed: bool | None = None
     score_confirmed: float | None = None
     evidence: Json | None = None
-    """How the score was verified (`nouns.Grade`)."""
+    """How the score was verified (`domain.Grade`)."""
     timing: Mapping[str, float] = field(default_factory=dict)
     cost: float | None = None
     """US dollars, as the agent reported them."""

@@ -75,7 +75,7 @@ def unpacked(detail: str | None) -> tuple[Json, str | None]:
 # The outbox: what is to be told about runs, by whom, and how that went.
 #
 # Writing a row down is the claim on it: (run, kind, trigger) is there once, so a threshold is told once
-# ever, however often its run is retried or resumed. Executors take rows and send them (hook_leases).
+# ever, however often its run is retried or resumed. Executors take rows and send them.
 
 RESULTS, LAMBDA, SLACK, WEBHOOK = "results", "lambda", "slack", "webhook"
 MESSAGES = (SLACK, WEBHOOK)
@@ -225,7 +225,7 @@ class Due:
     wishes: Json
     place: Json
     told: Json
-    """What may be told of the run, as it stood when this became due (see telling.snapshot)."""
+    """What may be told of the run, as it stood when this became due (see `snapshot`)."""
     superseded: bool
     """The run went on after the ending this is about."""
 

@@ -258,7 +258,7 @@ trial = Table(
     Column("finished_at", Float),
     Column("confirmed", Boolean),
     Column("score_confirmed", Float),
-    Column("evidence", JSON(none_as_null=True)),  # how it was verified: see nouns.Grade
+    Column("evidence", JSON(none_as_null=True)),  # how it was verified: see domain.Grade
     # From what grading can go on without running the agent again; null once the trial is graded.
     Column("saved", JSON(none_as_null=True)),
     UniqueConstraint("run_id", "task_id", "k", name="trial_once"),

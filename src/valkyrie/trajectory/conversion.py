@@ -407,7 +407,7 @@ ERROR = "error"
 
 
 class AttemptUsage(Protocol):
-    """What an attempt used, as `agents.protocol.Usage` says it."""
+    """What an attempt used, as `agents.protocol.AgentUsage` says it."""
 
     @property
     def input_tokens(self) -> int: ...

@@ -382,9 +382,9 @@ class Attempt:
     def inherit_transcript(self, earlier: int) -> None:
         """Keep the agent's account of an earlier attempt as this one's too, if it has no file of its own."""
         leased, transcripts = self.leased, self.context.transcripts
-        story = transcripts.find((leased.task_id, leased.k, earlier))
-        if story is not None:
-            transcripts.keep((leased.task_id, leased.k, leased.number), story)
+        transcript = transcripts.find((leased.task_id, leased.k, earlier))
+        if transcript is not None:
+            transcripts.keep((leased.task_id, leased.k, leased.number), transcript)
 
     async def save(self, state: Json) -> None:
         """Commit from what a later attempt can go on grading; what the agent left is safe before that."""

@@ -24,7 +24,7 @@ from typing import TextIO
 from sandboxes.errors import SandboxError, SandboxFileNotFoundError, SandboxUnsupportedError
 from sandboxes.masker import Masker
 from sandboxes.protocol import Sandbox
-from sandboxes.types import Command, CopyLimits, OutputSink, StreamName
+from sandboxes.types import Command, CopyLimits, CopyReport, OutputSink, StreamName
 from valkyrie.agents.protocol import Agent, AgentExit, AgentUsage, OutputArtifact, Trouble
 from valkyrie.domain import KeptPath, TaskSpec
 from valkyrie.errors import AgentOutputError
@@ -222,9 +222,7 @@ async def _collect_final(
     try:
         if await sandbox.is_folder(path):
             report = await sandbox.download_folder(path, staging, limits)
-            if report.skipped_count:
-                shown = "; ".join(f"{name}: {reason}" for name, reason in report.skipped[:5])
-                log.note(f"{report.skipped_count} entries of {path} were left behind ({shown})")
+            _note_skipped(report, path, log)
         else:
             await save_file(sandbox, path, staging / Path(path).name, limits.max_bytes)
     except SandboxFileNotFoundError:
@@ -235,6 +233,12 @@ async def _collect_final(
         shutil.rmtree(staging, ignore_errors=True)
         return
     await asyncio.to_thread(_archive, staging, draft / ARCHIVE, masker)
+
+
+def _note_skipped(report: CopyReport, source: str, log: AttemptLog) -> None:
+    if report.skipped_count:
+        shown = "; ".join(f"{name}: {reason}" for name, reason in report.skipped[:5])
+        log.note(f"{report.skipped_count} entries of {source} were left behind ({shown})")
 
 
 async def save_file(sandbox: Sandbox, source: str, target: Path, limit: int) -> int:
@@ -344,11 +348,11 @@ async def keep_paths(
     task: TaskSpec, sandbox: Sandbox, folder: Path, log: AttemptLog, limits: CopyLimits = OUTPUT_LIMITS
 ) -> None:
     """Copy what the task names into `folder`. What is not there, or is too much, is told of."""
-    keeping = _Allowance(sandbox, log, limits.max_bytes, limits.max_entries)
+    allowance = _Allowance(sandbox, log, limits.max_bytes, limits.max_entries)
     for declared in task.artifacts:
         one = replace(declared, source=posixpath.normpath(posixpath.join(task.cwd, declared.source)))
         try:
-            await keeping.take(one, folder)
+            await allowance.take(one, folder)
         except SandboxFileNotFoundError:
             if one.expected:
                 log.note(f"artifact {one.source} is not there")
@@ -396,9 +400,7 @@ class _Allowance:
     async def _folder(self, one: KeptPath, target: Path) -> None:
         limits = CopyLimits(self.bytes, self.bytes, self.entries)
         report = await self.sandbox.download_folder(one.source, target, limits)
-        if report.skipped_count:
-            shown = "; ".join(f"{name}: {reason}" for name, reason in report.skipped[:5])
-            self.log.note(f"{report.skipped_count} entries of {one.source} were left behind ({shown})")
+        _note_skipped(report, one.source, self.log)
         self.bytes -= report.bytes
         self.entries -= report.files
         await asyncio.to_thread(_leave_out, target, one)
