@@ -33,14 +33,16 @@ _NETWORKS_WAY_OUT = (
     "where the tracker and its executors run."
 )
 _METADATA = frozenset(
-    ipaddress.ip_address(text)
-    for text in (
-        "169.254.169.254",
-        "100.100.100.200",
-        "168.63.129.16",
-        "192.0.0.192",
-        "fd00:ec2::254",
-        "fd20:ce::254",
+    map(
+        ipaddress.ip_address,
+        (
+            "169.254.169.254",
+            "100.100.100.200",
+            "168.63.129.16",
+            "192.0.0.192",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+        ),
     )
 )
 """Where clouds tell a machine its own credentials."""

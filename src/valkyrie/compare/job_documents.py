@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from valkyrie.compare.job_sides import Trials, decision_document, sides
 from valkyrie.domain import Json
 from valkyrie.report.formats import elapsed, leads_with_graded
-from valkyrie.report.tables import counts_as_zero, ended, trial_seconds
+from valkyrie.report.tables import ended, trial_seconds
 from valkyrie.views import to_json
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def scenario_outcome(run: RunView, trial: TrialView, now: float | None = None) -
         "duration_ms": _ms(trial_seconds(trial, now)),
         "attempts": trial.attempts,
     }
-    if counts_as_zero(trial):
+    if trial.counts_as_zero:
         outcome["score"] = 0.0
         outcome["counted_as_zero"] = True
     if trial.confirmed is not None:

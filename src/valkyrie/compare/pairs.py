@@ -248,8 +248,8 @@ def _found(
 
 def corrected(found: Sequence[Comparison]) -> list[Comparison]:
     """Comparisons made together: Holm's correction, and the verdicts after it."""
-    made = [one for one in found if one.p_value is not None]
-    adjusted = iter(holm([one.p_value for one in made if one.p_value is not None]))
+    made = [one.p_value for one in found if one.p_value is not None]
+    adjusted = iter(holm(made) if made else ())
     together: list[Comparison] = []
     for one in found:
         p_value = None if one.p_value is None else next(adjusted)

@@ -324,9 +324,10 @@ def summarise(
     ]
     # All of a table by one method: where one run ended early, that is the one that allows it.
     early = any(run.arguments.get("stop_rule") for run, _ in needed)
-    sides = [
-        with_anytime_interval(one, run, early=early) for one, (run, _) in zip(sides, needed, strict=True)
-    ]
+    if early or not all(RunState(run.state).terminal for run, _ in needed):
+        sides = [
+            with_anytime_interval(one, run, early=early) for one, (run, _) in zip(sides, needed, strict=True)
+        ]
     wanted = list(combinations(range(len(needed)), 2)) if pairs is None else pairs
     wanted = [(a, b) for a, b in wanted if _alike(needed[a][0], needed[b][0])]
     found = [compared(sides[a], sides[b], together=len(wanted), margin=margin) for a, b in wanted]

@@ -20,7 +20,6 @@ from valkyrie.report.statistics.power import (
     pass_at,
     pass_at_interval,
 )
-from valkyrie.report.tables import counts_as_zero
 from valkyrie.views import RunView, ScoreView, TrialView
 
 MOST_TRIALS = 100_000
@@ -276,7 +275,7 @@ class Figures:
     @property
     def by_agent(self) -> int:
         """Trials without a verdict of their graders that ended by the agent's doing."""
-        return sum(map(counts_as_zero, self.views))
+        return sum(trial.counts_as_zero for trial in self.views)
 
     @property
     def score(self) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from valkyrie.domain import COUNTED_AS_ZERO, Json, ended_by_agent
+from valkyrie.domain import Json
 from valkyrie.report.formats import (
     DAGGER,
     INGESTED_NOTE,
@@ -361,7 +361,7 @@ def system_changes(evidence: Json | None) -> int:
 
 def needs_a_look(trial: TrialView) -> bool:
     """Return whether a reader should not take its score as it is."""
-    odd = is_unconfirmed(trial) or is_open(trial) or counts_as_zero(trial)
+    odd = is_unconfirmed(trial) or is_open(trial) or trial.counts_as_zero
     return odd or system_changes(trial.evidence) > 0
 
 
@@ -416,12 +416,6 @@ def trial_exit(trial: TrialView) -> str:
     return _or_none(trial.exit_reason or (trial.exit_code if trial.exit_code else None))
 
 
-def counts_as_zero(trial: TrialView) -> bool:
-    """Return whether the agent brought about an end without a verdict, which has the score 0."""
-    zeroed = trial.state == "FINISHED" and trial.cause in COUNTED_AS_ZERO
-    return zeroed or ended_by_agent(trial.state, trial.category)
-
-
 def trial_why(trial: TrialView, now: float) -> str:
     """Return why it has no full score: its error, or what its grader said last."""
     if trial.cause is not None or not trial.reason:
@@ -434,7 +428,7 @@ def trial_error(trial: TrialView, now: float) -> str:
     if trial.cause is None:
         return NONE
     then = ""
-    if counts_as_zero(trial):
+    if trial.counts_as_zero:
         then = " (counted as 0)"
     elif trial.state == "FINISHED":
         then = " (graded)"

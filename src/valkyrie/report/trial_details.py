@@ -29,7 +29,6 @@ from valkyrie.report.formats import (
 )
 from valkyrie.report.run_details import Rows
 from valkyrie.report.tables import (
-    counts_as_zero,
     is_open,
     is_unconfirmed,
     system_changes,
@@ -72,14 +71,14 @@ def trial_rows(run: RunView, trial: TrialView, ink: TerminalStyle = PLAIN, now: 
 
 def _verdict(trial: TrialView, *, fraction: bool) -> str:
     if trial.state != "FINISHED":
-        return "counted as 0" if counts_as_zero(trial) else "none"
+        return "counted as 0" if trial.counts_as_zero else "none"
     said = {True: "passed", False: "not passed", None: ""}[trial.passed]
-    zero = "counted as 0" if counts_as_zero(trial) else ""
+    zero = "counted as 0" if trial.counts_as_zero else ""
     return ", ".join(word for word in (number(trial.score, fraction=fraction), said, zero) if word)
 
 
 def _verified(trial: TrialView, *, fraction: bool) -> str:
-    if counts_as_zero(trial):
+    if trial.counts_as_zero:
         return "no test gave this score; it is 0 because of its cause"
     if trial.confirmed:
         return "in a fresh sandbox, in which no process of the agent ever ran: confirmed"

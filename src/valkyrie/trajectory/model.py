@@ -14,7 +14,7 @@ from valkyrie.trajectory import json_fields as r
 from valkyrie.trajectory.json_fields import TrajectoryError, may, must, record, sequence
 
 SCHEMA_VERSION = "ATIF-v1.8"
-VERSIONS = tuple(f"ATIF-v1.{minor}" for minor in range(9))
+VERSIONS = tuple(map("ATIF-v1.{}".format, range(9)))
 _AGENT_ONLY = ("model_name", "reasoning_effort", "reasoning_content", "tool_calls", "metrics")
 _MEDIA = ("image/jpeg", "image/png", "image/gif", "image/webp")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from valkyrie.domain import DEFAULT_ORG, DEFAULT_PRIORITY, INGESTED, Json
+from valkyrie.domain import COUNTED_AS_ZERO, DEFAULT_ORG, DEFAULT_PRIORITY, INGESTED, Json, ended_by_agent
 
 TrialDetail = Literal["scores", "trial", "result"]
 """How much is told of each trial: only what scores are compared by, all but the benchmark's own result, or
@@ -261,6 +261,12 @@ class TrialView:
     """What the benchmark said of it, where that was asked for."""
     reason: str | None = None
     """What the grader said last, where it gave no pass."""
+
+    @property
+    def counts_as_zero(self) -> bool:
+        """Whether the agent brought about an end without a verdict, which has the score 0."""
+        zeroed = self.state == "FINISHED" and self.cause in COUNTED_AS_ZERO
+        return zeroed or ended_by_agent(self.state, self.category)
 
 
 @dataclass(frozen=True, slots=True)

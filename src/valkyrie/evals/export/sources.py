@@ -28,7 +28,6 @@ from valkyrie.evals.results import (
 from valkyrie.grade.protocol import ConstraintResult, GraderResult
 from valkyrie.ingest.sources import find_results
 from valkyrie.ingest.trials import Times
-from valkyrie.report.tables import counts_as_zero
 from valkyrie.store.layout import encode_task_id
 from valkyrie.tracker.protocol import NamedRuns, each_trial, named_runs
 from valkyrie.tracker.results import LOG
@@ -237,7 +236,7 @@ def _trial(
     run: RunView, view: TrialView, result: Json, worst: float, planned: int, **kept: Any
 ) -> TrialResult:
     """Make one record; `kept` has its job, trajectory and log (a copy with them would cost a fifth more)."""
-    zero = counts_as_zero(view)
+    zero = view.counts_as_zero
     failed = view.state == TrialState.ERROR and not zero
     threshold = result.get("threshold")
     passed = view.passed if view.passed is not None else None if view.score is None else view.score >= 1.0
