@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 from sandboxes.types import Command, SandboxCreateRequest, SandboxLimits
 
 BARE = ("/usr/bin/bwrap", "--unshare-all", "--ro-bind", "/", "/", "true")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 
 
 def need_local_sandboxes(folder: Path, *, network: str = "public") -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, SandboxCreateRequest
 from valkyrie.benchmarks.named import conversion as writing

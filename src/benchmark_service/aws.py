@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandboxes.registry import add_extra
-from sandboxes.threads import uninterrupted
+from sandboxes.streams import uninterrupted
 
 
 def aws_client(service: str) -> Any:

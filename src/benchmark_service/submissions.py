@@ -29,7 +29,7 @@ from benchmark_service.schemas import (
 )
 from benchmark_service.v1_schemas import V1EvalResponse, V1Status
 from sandboxes.masker import Masker
-from sandboxes.threads import uninterrupted
+from sandboxes.streams import uninterrupted
 from sandboxes.types import DaytonaProviderConfig, SandboxCreateRequest, SandboxProviderConfig
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any, cast
 from sandboxes.errors import SandboxCommandError, SandboxError, SandboxFileNotFoundError
 from sandboxes.protocol import Sandbox
 from sandboxes.scripted_sandbox import KILL_MARKED, MARK, RESERVED, ScriptedSandbox, check_names, quoted
-from sandboxes.threads import uninterrupted
+from sandboxes.streams import uninterrupted
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, ExecResult, OutputSink
 
 _WRITE = 'mkdir -p -- "$1" && rm -rf -- "$2" && cat > "$2" && chmod "$3" "$2"'

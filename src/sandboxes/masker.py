@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, quote_plus
 
-from sandboxes.values import OutputSink, StreamName
+from sandboxes.protocol import OutputSink, StreamName
 
 MASK = "***"
 MIN_LENGTH = 4

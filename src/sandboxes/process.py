@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import count
@@ -20,14 +20,12 @@ from pathlib import Path
 from typing import Self, TypeVar
 from uuid import uuid4
 
-from sandboxes import host_capabilities
-from sandboxes.cgroups import Cgroup, CgroupSupport, detect
+from sandboxes import cgroups
+from sandboxes.cgroups import Cgroup, CgroupSupport, detect_cgroups
 from sandboxes.errors import SandboxError, SandboxNotFoundError, SandboxUnsupportedError
 from sandboxes.protocol import RunnableSandbox, SandboxProvider
-from sandboxes.rooted_files import RootedFiles
-from sandboxes.streams import pump
-from sandboxes.threads import feed, pieces_from, uninterrupted
-from sandboxes.trees import FOLDER, remove_entry
+from sandboxes.rooted_files import FOLDER, RootedFiles, remove_entry
+from sandboxes.streams import feed, pieces_from, pump, uninterrupted
 from sandboxes.types import (
     Capabilities,
     Command,
@@ -390,11 +388,11 @@ class ProcessProvider(SandboxProvider):
 
     def capabilities(self) -> Capabilities:
         found = _capabilities()
-        host_capabilities.write_capabilities(self._state_dir, found)
+        cgroups.write_capabilities(self._state_dir, found)
         return found
 
     def expected_capabilities(self) -> Capabilities:
-        return host_capabilities.read_capabilities(self._state_dir) or _assumed_capabilities()
+        return cgroups.read_capabilities(self._state_dir) or _assumed_capabilities()
 
     def _create(self, request: SandboxCreateRequest) -> ProcessSandbox:
         if request.source.type != "host" or request.source.rootfs is not None:
@@ -422,14 +420,14 @@ class ProcessProvider(SandboxProvider):
 
 @lru_cache(maxsize=1)
 def _capabilities() -> Capabilities:
-    return _declared(detect())
+    return _declared(detect_cgroups())
 
 
 def _assumed_capabilities() -> Capabilities:
     """Return what is known without starting a program."""
     limits = dict.fromkeys(("cpus", "memory", "pids", "processes"), "not tried yet: valk doctor")
     declared = _declared(CgroupSupport())
-    return replace(declared, enforcement={**declared.enforcement, **limits})
+    return declared._replace(enforcement={**declared.enforcement, **limits})
 
 
 def _declared(support: CgroupSupport) -> Capabilities:

@@ -8,16 +8,19 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib import import_module, metadata
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from sandboxes.errors import MissingSandboxConfigError, SandboxUnsupportedError
-from sandboxes.protocol import SandboxProvider
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
+
+    from sandboxes.protocol import SandboxProvider
 
 DISTRIBUTION = "valkyrie-bench"
 _OF_EXTRA = re.compile(r"""^(?P<package>[^;]+);.*\bextra\s*==\s*["'](?P<extra>[^"']+)["']""")
@@ -25,11 +28,18 @@ _OF_EXTRA = re.compile(r"""^(?P<package>[^;]+);.*\bextra\s*==\s*["'](?P<extra>[^
 
 def origin() -> str | None:
     """Return where this program was installed from (PEP 610) as a requirement takes it, or None."""
+    found = _distribution()
+    text = found.read_text("direct_url.json") if found else None
+    return reference_of(json.loads(text)) if text else None
+
+
+def _distribution() -> Distribution | None:
+    from importlib import metadata  # 20 ms, which few commands need
+
     try:
-        text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+        return metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError:
         return None
-    return reference_of(json.loads(text)) if text else None
 
 
 def public_origin() -> str | None:
@@ -57,10 +67,8 @@ def add_extra(extra: str) -> str:
 
 def extra_packages(extra: str) -> list[str]:
     """Return the requirements of an extra, as the installed distribution names them."""
-    try:
-        lines = metadata.requires(DISTRIBUTION) or []
-    except metadata.PackageNotFoundError:
-        lines = []
+    installed = _distribution()
+    lines = (installed.requires if installed else None) or []
     found = [match for line in lines if (match := _OF_EXTRA.match(line))]
     return [one["package"].strip() for one in found if one["extra"] == extra] or [extra]
 
@@ -95,8 +103,7 @@ def _without_password(url: str) -> str:
 # The providers by name, loaded on first use.
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderEntry:
+class ProviderEntry(NamedTuple):
     """One row of the table: where the class lives and what has to be installed for it."""
 
     name: str
@@ -119,7 +126,7 @@ PROVIDERS: dict[str, ProviderEntry] = {
     for entry in (
         ProviderEntry(
             "local",
-            "sandboxes.local",
+            "sandboxes.local.provider",
             "LocalProvider",
             "bubblewrap on this machine: own files, processes, network",
         ),

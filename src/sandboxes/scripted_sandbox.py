@@ -25,11 +25,10 @@ from sandboxes.errors import (
     SandboxUnsupportedError,
 )
 from sandboxes.folder_contents import Dockerignore
-from sandboxes.protocol import RunnableSandbox
-from sandboxes.threads import uninterrupted
-from sandboxes.trees import CHUNK_BYTES, MAX_DEPTH, MAX_PATH_BYTES, is_utf8, printable
+from sandboxes.protocol import A_LINK, RunnableSandbox
+from sandboxes.rooted_files import CHUNK_BYTES, MAX_DEPTH, MAX_PATH_BYTES, is_utf8, printable
+from sandboxes.streams import uninterrupted
 from sandboxes.types import Command, CopyLimits, CopyReport
-from sandboxes.values import A_LINK
 
 # Little shell scripts that do with a path what the protocol asks. The path is `$1`; no link is followed.
 

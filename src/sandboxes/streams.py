@@ -1,8 +1,5 @@
-"""Output of running commands: decoded without splitting characters, and never waited for in vain.
-
-A command's pipes may outlive it, because a process it left in the background holds them open. So the
-exit is what ends a run; end-of-file on the pipes is not waited for beyond a short grace.
-"""
+"""Move output and files between processes, threads and asyncio, and bring work to its end when its caller is
+cancelled."""
 
 from __future__ import annotations
 
@@ -11,14 +8,107 @@ import codecs
 import os
 import subprocess
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
 
 if TYPE_CHECKING:
     from sandboxes.protocol import Sandbox
+
+
+T = TypeVar("T")
+
+
+async def pieces_from(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield what a blocking generator reads, each piece read in a thread."""
+    try:
+        while (piece := await uninterrupted(asyncio.to_thread(next, pieces, None))) is not None:
+            yield piece
+    finally:
+        if isinstance(pieces, Generator):
+            pieces.close()
+
+
+async def feed(chunks: AsyncIterator[bytes], write: Callable[[Iterable[bytes]], None]) -> None:
+    """Run the blocking `write` in a thread on what `chunks` yields here; its error is `write`'s input's."""
+    loop = asyncio.get_running_loop()
+    awaited: Future[bytes | None] | None = None
+    stopped = False
+
+    async def following() -> bytes | None:
+        return await anext(chunks, None)
+
+    def pulled() -> Iterator[bytes]:
+        nonlocal awaited
+        while not stopped:
+            awaited = asyncio.run_coroutine_threadsafe(following(), loop)
+            if stopped:  # since the check above: `stop` has cancelled an earlier one
+                awaited.cancel()
+            chunk = awaited.result()
+            if chunk is None:
+                return
+            yield chunk
+        raise InterruptedError("the upload was cancelled")
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        if awaited is not None:
+            awaited.cancel()
+
+    await uninterrupted(asyncio.to_thread(write, pulled()), stop)
+
+
+async def uninterrupted(work: Awaitable[T], stop: Callable[[], None] | None = None) -> T:
+    """Await work that goes on in a thread; when cancelled, do not return before it has ended."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if stop is not None:
+            stop()
+        await asyncio.wait((task,))
+        if not task.cancelled():
+            task.exception()
+        raise
+
+
+# Work that must come to its end even when the one who waits for it is cancelled.
+
+
+async def to_the_end(work: Awaitable[T]) -> T:
+    """Await `work`; a cancellation takes effect only once it is done, and then wins over its outcome."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()
+        raise cancelled
+    return task.result()
+
+
+# Output of running commands: decoded without splitting characters, and never waited for in vain.
+#
+# A command's pipes may outlive it, because a process it left in the background holds them open. So the exit
+# is what ends a run; end-of-file on the pipes is not waited for beyond a short grace.
 
 CHUNK_BYTES = 1 << 16
 GRACE_SECONDS = 0.1
@@ -75,7 +165,7 @@ async def pump(
         if not exited.done():
             process.kill()
 
-    return exit_code(await _settle(exited, sources, timeout, kill or kill_alone, grace))
+    return exit_code(await _settle_run(exited, sources, timeout, kill or kill_alone, grace))
 
 
 async def pump_fds(
@@ -89,7 +179,7 @@ async def pump_fds(
 ) -> int:
     """`pump` for a process started elsewhere: its pipes as descriptors (taken over), its exit as a future."""
     sources = [_PipeSource(fd, name, sink) for name, fd in fds.items()]
-    return exit_code(await _settle(exited, sources, timeout, kill, grace))
+    return exit_code(await _settle_run(exited, sources, timeout, kill, grace))
 
 
 def exit_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
@@ -145,7 +235,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-async def _settle(
+async def _settle_run(
     exited: asyncio.Future[int], sources: Sequence[_Source], timeout: float | None, kill: Killer, grace: float
 ) -> int:
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

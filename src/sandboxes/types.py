@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from sandboxes.errors import MissingSandboxConfigError, SandboxUnsupportedError
-from sandboxes.values import (
+from sandboxes.protocol import (
     KILLED_EXIT_CODE,
     TIMEOUT_EXIT_CODE,
     Capabilities,

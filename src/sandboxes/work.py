@@ -1,139 +1,39 @@
-"""What an agent changed in its sandbox, entry by entry, and which of it is carried into another one."""
+"""What an agent changed in its sandbox: which of it is carried, and how it is listed, packed, unpacked and
+undone."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Protocol
 
-ChangeKind = Literal["added", "changed", "removed"]
-
-
-@dataclass(frozen=True, slots=True)
-class ChangedPath:
-    """One path that differs from what the sandbox was made from."""
-
-    path: str
-    kind: ChangeKind
-
-
-@dataclass(frozen=True, slots=True)
-class CarryRules:
-    """Which paths of a sandbox are carried. Paths are absolute and normal; `/` is the default for all."""
-
-    carried: tuple[str, ...] = ("/",)
-    left: tuple[str, ...] = ()
-    homes: tuple[str, ...] = ()
-    """Folders whose hidden entries (names that begin with a dot) are left, unless `carried` names them:
-    programs read them when they start. `/home/*` stands for every folder in /home."""
-    forbidden: tuple[str, ...] = ()
-    """Never carried, whatever `carried` says; a link that leads into one of these, or to a folder above
-    one, is left as well."""
-    inverted: bool = False
-    """Carry what would be left, and leave what would be carried; `forbidden` holds all the same."""
-
-    @property
-    def inverse(self) -> CarryRules:
-        """The rules for everything these do not carry."""
-        return replace(self, inverted=not self.inverted)
-
-    def carries(self, path: str) -> bool:
-        """Return whether what is at `path` is carried."""
-        if _longest(path, self.forbidden) >= 0:
-            return False
-        carried = _longest(path, self.carried)
-        left = max(_longest(path, self.left), self._hidden_in_home(path))
-        return (carried >= left) is not self.inverted
-
-    def reaches_below(self, path: str) -> bool:
-        """Return whether something below the folder `path` may be carried, although it is not itself."""
-        if self.inverted:
-            return _longest(path, self.forbidden) < 0
-        return self.carries(path) or any(is_below(one, path) for one in self.carried if one != "/")
-
-    def is_forbidden_target(self, path: str) -> bool:
-        """Return whether a link to `path` leads into a forbidden folder, or to a folder above one."""
-        return any(path == one or is_below(path, one) or is_below(one, path) for one in self.forbidden)
-
-    def refuses_link_at(self, path: str) -> bool:
-        """Return whether a link at `path` would bring something to a place that is left or forbidden: below
-        it, or in a home that it stands for."""
-        if self.inverted:
-            return False
-        apart = (*self.left, *self.forbidden, *(home.removesuffix("/*") for home in self.homes))
-        if any(path == one or is_below(one, path) for one in apart):
-            return True
-        above = path.rpartition("/")[0]
-        return any(home == f"{above}/*" for home in self.homes)
-
-    def _hidden_in_home(self, path: str) -> float:
-        """Between the depths of a home and of its hidden entry that `path` is or is below; else -1."""
-        for home in self.homes:
-            top = home.removesuffix("/*") if home.endswith("/*") else None
-            parts, above = path.strip("/").split("/"), (top or home).strip("/").split("/")
-            at = len(above) + (1 if top else 0)
-            if parts[: len(above)] == above and len(parts) > at and parts[at].startswith("."):
-                return at + 0.5
-        return -1
-
-
-def is_below(path: str, folder: str) -> bool:
-    """Return whether `path` is strictly below `folder`."""
-    return path != folder and (folder == "/" or path.startswith(f"{folder}/"))
-
-
-def _longest(path: str, prefixes: Iterable[str]) -> int:
-    """The depth of the longest prefix that `path` is or is below; -1 if there is none."""
-    depths = (0 if one == "/" else one.count("/") for one in prefixes if path == one or is_below(path, one))
-    return max(depths, default=-1)
-
-
-@dataclass(slots=True)
-class PackedWork:
-    """What was packed of a sandbox, and what was not."""
-
-    files: int = 0
-    bytes: int = 0
-    removed: list[str] = field(default_factory=list)
-    """Carried paths that were there when the sandbox was made and are gone, outermost first."""
-    left: list[ChangedPath] = field(default_factory=list)
-    """Changes at paths the rules do not carry (system files, mostly); at most MOST_LISTED are listed."""
-    left_count: int = 0
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-    """(path, reason) of carried paths that stayed behind: fifos, devices, sockets, links that lead to
-    forbidden places, files over a limit; at most MOST_SKIPPED are listed."""
-    skipped_count: int = 0
-    cut_short: bool = False
-    """A limit on bytes or entries was reached: not all of the work was packed."""
-
-    def leave(self, path: str, kind: ChangeKind) -> None:
-        """Record a change that is not carried."""
-        self.left_count += 1
-        if len(self.left) < MOST_LISTED:
-            self.left.append(ChangedPath(path, kind))
-
-    def skip(self, path: str, reason: str) -> None:
-        """Record one entry that stayed behind."""
-        self.skipped_count += 1
-        if len(self.skipped) < MOST_SKIPPED:
-            self.skipped.append((path, reason))
-
-
-MOST_LISTED = 500_000
-"""Of changes. What is not listed cannot be put back: a sandbox with more of them gives no verdict."""
-MOST_SKIPPED = 200_000
-
-
-@dataclass(frozen=True, slots=True)
-class WorkLimits:
-    """How much may be packed."""
-
-    max_bytes: int = 2 << 30
-    max_file_bytes: int = 2 << 30
-    max_entries: int = 200_000
+from sandboxes import work_archive as tar
+from sandboxes.errors import SandboxError, SandboxFullError
+from sandboxes.protocol import (
+    MOST_LISTED,
+    CarryRules,
+    ChangedPath,
+    ChangeKind,
+    PackedWork,
+    WorkLimits,
+    is_below,
+)
+from sandboxes.rooted_files import (
+    CREATE,
+    FOLDER,
+    READ,
+    open_below,
+    open_without_links,
+    printable,
+    remove_entry,
+)
+from sandboxes.work_archive import ArchiveWriter, Attributes, Ids, TarMember, WorkTarget, is_folder_in
 
 
 def outermost(paths: Iterable[str]) -> Sequence[str]:
@@ -157,20 +57,6 @@ MAX_NAMES = 500_000
 """No walk looks at more: an agent may have made millions."""
 
 KERNEL_FOLDERS = frozenset({"/proc", "/sys", "/dev", "/run"})
-
-
-@dataclass(frozen=True, slots=True)
-class Attributes:
-    """Mode and owner of a folder, as the host sees them."""
-
-    mode: int
-    uid: int
-    gid: int
-
-    @classmethod
-    def of(cls, info: os.stat_result) -> Attributes:
-        """Return those of what was looked at."""
-        return cls(stat.S_IMODE(info.st_mode), info.st_uid, info.st_gid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,3 +146,462 @@ def _open(name: str, folder: int, flags: int, needed: int) -> int:
                 os.chmod(place, mode)  # noqa: PTH101
     finally:
         os.close(handle)
+
+
+# Where a link in a sandbox leads, found from the host one name at a time.
+
+MOST_HOPS = 40
+MOST_STEPS = 1000
+MOST_STEPS_IN_ALL = 2_000_000
+"""Names looked at for one link, and for all: an agent can make links whose resolution takes for ever."""
+_NO_LINK = frozenset({errno.ENOENT, errno.EINVAL, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EACCES})
+
+
+class Links:
+    """Links below the open folder `root_fd`, which is the sandbox's root and stays the caller's to close."""
+
+    def __init__(self, root_fd: int) -> None:
+        self._root = root_fd
+        self._known: dict[str, str | None] = {}
+        self._steps_left = MOST_STEPS_IN_ALL
+
+    def end_of(self, path: str, text: str) -> str | None:
+        """Return the absolute path to which the link `text` at `path` leads; None when it goes in circles.
+
+        What is not there is taken to be a folder, for it may come to be. `/proc` is not entered: what is
+        below it depends on who looks. A way that is too long is taken to lead to `/`.
+        """
+        parts = path.strip("/").split("/")[:-1]
+        return self._walk(parts, text)
+
+    def real_path(self, path: str) -> str | None:
+        """Return `path` with the links in its folders resolved, and not one at its end."""
+        above, _, name = path.rstrip("/").rpartition("/")
+        folder = self._walk([], above)
+        return None if folder is None else f"{folder.rstrip('/')}/{name}"
+
+    def is_forbidden(self, path: str, text: str, rules: CarryRules) -> bool:
+        """Return whether the link `text` at `path` leads to a place the rules forbid, or into /proc; or
+        whether it stands where no link may be."""
+        if rules.refuses_link_at(path):
+            return True
+        end = self.end_of(path, text)
+        if end is None:
+            return False
+        return rules.is_forbidden_target(end) or end == "/proc" or is_below(end, "/proc")
+
+    def _walk(self, parts: list[str], text: str) -> str | None:
+        parts = [] if text.startswith("/") else list(parts)
+        to_do = text.split("/")[::-1]
+        hops = steps = 0
+        while to_do:
+            name = to_do.pop()
+            steps += 1
+            self._steps_left -= 1
+            if steps > MOST_STEPS or self._steps_left < 0:
+                return "/"
+            if name in ("", "."):
+                continue
+            if name == "..":
+                if parts:
+                    parts.pop()
+                continue
+            if parts == ["proc"]:
+                return "/" + "/".join((*parts, name, *to_do[::-1]))
+            link = self._read(parts, name)
+            if link is None:
+                parts.append(name)
+                continue
+            hops += 1
+            if hops > MOST_HOPS:
+                return None
+            to_do += link.split("/")[::-1]
+            if link.startswith("/"):
+                parts = []
+        return "/" + "/".join(parts)
+
+    def _read(self, parts: list[str], name: str) -> str | None:
+        """The text of the link, or None where none is. Nothing changes while links are looked at."""
+        path = "/".join((*parts, name))
+        if path not in self._known:
+            self._known[path] = self._read_now(parts, name)
+        return self._known[path]
+
+    def _read_now(self, parts: list[str], name: str) -> str | None:
+        try:
+            fd = open_below(self._root, [*parts, name], os.O_PATH | os.O_NOFOLLOW)
+        except OSError as error:
+            if error.errno in _NO_LINK:
+                return None
+            raise
+        try:
+            return os.readlink("", dir_fd=fd)
+        except OSError as error:
+            if error.errno in _NO_LINK:
+                return None
+            raise
+        finally:
+            os.close(fd)
+
+
+# List, pack and unpack what differs in a sandbox, or put back what it was made from.
+
+_LEFT_LOOKED_AT = MOST_LISTED
+_KEPT_MODE = 0o1777
+_UNREADABLE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
+)
+
+
+class _Choice:
+    """The rules, asked only where their answer may change from a folder to what is in it."""
+
+    def __init__(self, rules: CarryRules) -> None:
+        self._rules = rules
+        self._borders = {"", "/"}
+        for path in (*rules.carried, *rules.left, *rules.forbidden, *rules.homes):
+            parts = path.strip("/").split("/")
+            depth = len(parts) + (1 if path in rules.homes else 0)
+            self._borders.update("/" + "/".join(parts[:at]) for at in range(1, depth))
+        self._any_home = tuple(home.removesuffix("/*") for home in rules.homes if home.endswith("/*"))
+        self._folders: dict[str, bool] = {}
+
+    def carries(self, path: str) -> bool:
+        """Return whether what is at `path` is carried."""
+        above = path.rpartition("/")[0]
+        if above in self._borders or above.rpartition("/")[0] in self._any_home:
+            return self._rules.carries(path)
+        found = self._folders.get(above)
+        if found is None:
+            found = self._folders[above] = self._rules.carries(path)
+        return found
+
+
+def list_changed_paths(difference: Difference, rules: CarryRules | None) -> list[ChangedPath]:
+    """Return what differs, and if rules are given what they carry of it."""
+    choice = _Choice(rules) if rules is not None else None
+    found: list[ChangedPath] = []
+    with _unreadable_explained():
+        for entry in difference.entries():
+            if entry.kind is None or (choice is not None and not choice.carries(entry.path)):
+                continue
+            found.append(ChangedPath(entry.path, entry.kind))
+            if len(found) >= MOST_LISTED:
+                break
+    return found
+
+
+def pack_changes(
+    difference: Difference, root: int, ids: Ids, rules: CarryRules, archive: Path, limits: WorkLimits
+) -> PackedWork:
+    """Write what differs and is carried to a new archive."""
+    fd = os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        packer = _Packer(ArchiveWriter(fd), Links(root), ids, rules, limits)
+        with _unreadable_explained():
+            packed = packer.pack(difference)
+    except BaseException:
+        archive.unlink()
+        raise
+    finally:
+        os.close(fd)
+    return packed
+
+
+class _Packer:
+    def __init__(
+        self, writer: ArchiveWriter, links: Links, ids: Ids, rules: CarryRules, limits: WorkLimits
+    ) -> None:
+        self._writer = writer
+        self._links = links
+        self._ids = ids
+        self._rules = rules
+        self._limits = limits
+        self._entries = 0
+        self.packed = PackedWork()
+
+    def pack(self, difference: Difference) -> PackedWork:
+        packed, choice = self.packed, _Choice(self._rules)
+        removed: list[str] = []
+        for entry in difference.entries():
+            if entry.kind is None:
+                continue
+            if not choice.carries(entry.path):
+                packed.leave(entry.path, entry.kind)
+                if packed.left_count >= _LEFT_LOOKED_AT:
+                    packed.cut_short = True
+                    break
+            elif entry.info is None:
+                removed.append(entry.path)
+            elif self._entries >= self._limits.max_entries:
+                packed.cut_short = True
+                packed.skip(entry.path, f"more than {self._limits.max_entries} entries")
+                break
+            else:
+                self._entries += 1
+                try:
+                    self._add(entry, entry.info)
+                except FileNotFoundError:
+                    packed.skip(entry.path, "removed while it was packed")
+        packed.cut_short = packed.cut_short or difference.cut_short
+        for path in difference.too_deep:
+            packed.skip(path, "nested too deep")
+        packed.removed = list(outermost(removed))
+        self._writer.close()
+        return packed
+
+    def _add(self, entry: DifferenceEntry, info: os.stat_result) -> None:
+        member = TarMember(
+            name=entry.path[1:],
+            kind=tar.TAR_FILE,
+            mode=info.st_mode & _KEPT_MODE,
+            uid=self._ids.inside(info.st_uid),
+            gid=self._ids.inside(info.st_gid),
+            mtime_ns=info.st_mtime_ns,
+        )
+        if stat.S_ISDIR(info.st_mode):
+            self._write(replace(member, kind=tar.TAR_FOLDER))
+        elif stat.S_ISLNK(info.st_mode):
+            text = os.readlink(entry.name, dir_fd=entry.folder)
+            if self._links.is_forbidden(entry.path, text, self._rules):
+                self.packed.skip(entry.path, f"a link to {printable(text)}")
+            else:
+                self._write(replace(member, kind=tar.TAR_LINK, mode=0o777, link=text))
+        elif stat.S_ISREG(info.st_mode):
+            self._add_file(entry, member)
+        else:
+            self.packed.skip(entry.path, "neither a regular file nor a folder nor a link")
+
+    def _add_file(self, entry: DifferenceEntry, member: TarMember) -> None:
+        fd = open_file(entry.name, entry.folder)
+        try:
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode):
+                self.packed.skip(entry.path, "not a regular file")
+            elif info.st_size > self._limits.max_file_bytes:
+                limit = self._limits.max_file_bytes
+                self.packed.skip(entry.path, f"{info.st_size} bytes, over the limit of {limit} for a file")
+            elif self.packed.bytes + info.st_size > self._limits.max_bytes:
+                self.packed.cut_short = True
+                limit = self._limits.max_bytes
+                self.packed.skip(entry.path, f"{info.st_size} bytes, over what is left of {limit}")
+            else:
+                self._write(replace(member, size=info.st_size), fd)
+                self.packed.files += 1
+                self.packed.bytes += info.st_size
+        finally:
+            os.close(fd)
+
+    def _write(self, member: TarMember, content: int = -1) -> None:
+        self._writer.add(member, content)
+
+
+def unpack_changes(
+    difference: Difference, root: int, ids: Ids, rules: CarryRules, archive: Path, removed: Sequence[str]
+) -> None:
+    """Make a sandbox at the carried paths what the packed one was. `difference` is its own."""
+    with explained("unpack work"), archive.open("rb") as file:
+        members = {f"/{member.name}": member for member in tar.read_members(file)}
+        for path in (*members, *removed):
+            if not _is_normal(path) or not rules.carries(path):
+                raise SandboxError(f"work cannot be unpacked: {printable(path)} is not a path to carry")
+        target = WorkTarget(root, ids)
+        try:
+            _forget_own(target, difference, rules, members, removed)
+            for path, member in members.items():
+                target.write(path, member, file.fileno())
+            target.finish()
+            links = Links(root)
+            for path, member in members.items():
+                # In the packed sandbox, an agent may have bent the folders its links lead through.
+                if member.kind == tar.TAR_LINK and links.is_forbidden(path, member.link, rules):
+                    target.remove(path)
+        finally:
+            target.close()
+
+
+@contextmanager
+def explained(action: str) -> Iterator[None]:
+    """Say what was tried when the file system of a sandbox refuses it."""
+    try:
+        yield
+    except SandboxError:
+        raise
+    except OSError as error:
+        kind = SandboxFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else SandboxError
+        raise kind(f"cannot {action} in the sandbox: {error}") from error
+
+
+@contextmanager
+def _unreadable_explained() -> Iterator[None]:
+    """Say that what is in a sandbox cannot be looked at; that the host's disk is full stays what it is."""
+    try:
+        yield
+    except SandboxError:
+        raise
+    except OSError as error:
+        if error.errno not in _UNREADABLE:
+            raise
+        raise SandboxError(f"cannot look at what changed in the sandbox: {error}") from error
+
+
+def _is_normal(path: str) -> bool:
+    return path.startswith("/") and not {"", ".", ".."} & set(path[1:].split("/")) and "\0" not in path
+
+
+def _forget_own(
+    target: WorkTarget,
+    difference: Difference,
+    rules: CarryRules,
+    members: dict[str, TarMember],
+    removed: Sequence[str],
+) -> None:
+    """Remove what the other sandbox no longer has, and what this one's set-up made and that one lost."""
+    choice, links = _Choice(rules), Links(target.root)
+    lost: list[str] = []
+    restored: list[tuple[str, Attributes]] = []
+    for entry in difference.entries():
+        if entry.path in members or entry.info is None or not choice.carries(entry.path):
+            continue
+        if entry.kind == "added" and _could_be_packed(entry, links, rules):
+            lost.append(entry.path)
+        elif entry.kind == "changed" and entry.before is not None:
+            restored.append((entry.path, entry.before))
+    for path in outermost((*lost, *removed)):
+        target.remove(path)
+    for path, before in restored:
+        target.set_attributes(path, before)
+
+
+def _could_be_packed(entry: DifferenceEntry, links: Links, rules: CarryRules) -> bool:
+    """Return whether an entry that is not in an archive was gone: fifos and forbidden links never are in
+    one."""
+    assert entry.info is not None
+    mode = entry.info.st_mode
+    if stat.S_ISLNK(mode):
+        return not links.is_forbidden(entry.path, os.readlink(entry.name, dir_fd=entry.folder), rules)
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+
+
+# Putting back what changed in a sandbox from one that nothing ran in.
+
+_PLACE = os.O_PATH | os.O_DIRECTORY
+_CHUNK_BYTES = 1 << 20
+_ALL_MODE = 0o7777
+_MAX_DEPTH = 64
+
+
+def put_back(difference: Difference, root: int, pristine: int, ids: Ids, paths: Sequence[str]) -> None:
+    """Make each path, and all below it, what it is below the open folder `pristine`.
+
+    `difference` is that of the sandbox whose root is `root`: what is no part of it needs no work.
+    """
+    links = Links(pristine)
+    wanted = {real for path in paths if (real := links.real_path(path)) is not None}
+    entries = [entry for entry in difference.entries() if _concerns(entry, wanted)]
+    target = WorkTarget(root, ids)
+    try:
+        whole: list[str] = []
+        for entry in entries:
+            if any(is_below(entry.path, one) for one in whole):
+                continue
+            if not _restore(entry, target, pristine, ids):
+                whole.append(entry.path)
+    finally:
+        target.close()
+
+
+def _concerns(entry: DifferenceEntry, wanted: set[str]) -> bool:
+    """Return whether the entry is a path that is wanted, or in one; or whether it blocks the way to one."""
+    if entry.kind is None or entry.path in KERNEL_FOLDERS:
+        return False
+    if any(entry.path == one or is_below(entry.path, one) for one in wanted):
+        return True
+    is_as_before = entry.is_folder and entry.before is not None
+    return not is_as_before and any(is_below(one, entry.path) for one in wanted)
+
+
+def _restore(entry: DifferenceEntry, target: WorkTarget, pristine: int, ids: Ids) -> bool:
+    """Restore one entry; whether what is below it has yet to be."""
+    above, _, name = entry.path.rpartition("/")
+    source = _open_parent(pristine, above)
+    try:
+        info = None if source is None else _stat_in(source, name)
+        folder = target.folder(above, make=info is not None)
+        if folder is None:
+            return False
+        stays = entry.before is not None and is_folder_in(folder, name)
+        if stays and info is not None and stat.S_ISDIR(info.st_mode):
+            target.set_attributes(entry.path, Attributes.of(info))
+            return True
+        remove_entry(name, folder)
+        if info is not None and source is not None:
+            _copy(source, folder, name, info, ids, 0)
+        return False
+    finally:
+        if source is not None:
+            os.close(source)
+
+
+def _open_parent(pristine: int, above: str) -> int | None:
+    try:
+        return open_without_links(pristine, above.split("/")[1:], _PLACE | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _stat_in(folder: int, name: str) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _copy(source: int, folder: int, name: str, info: os.stat_result, ids: Ids, depth: int) -> None:
+    """Copy an entry of an open folder to another one, with all below it."""
+    if stat.S_ISLNK(info.st_mode):
+        os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=folder)
+        if not ids.alone:
+            os.chown(name, info.st_uid, info.st_gid, dir_fd=folder, follow_symlinks=False)
+    elif stat.S_ISREG(info.st_mode):
+        _copy_file(source, folder, name, info, ids)
+    elif stat.S_ISDIR(info.st_mode) and depth < _MAX_DEPTH:
+        _copy_folder(source, folder, name, info, ids, depth)
+
+
+def _copy_file(source: int, folder: int, name: str, info: os.stat_result, ids: Ids) -> None:
+    fd = os.open(name, READ, dir_fd=source)
+    try:
+        out = os.open(name, CREATE, 0o600, dir_fd=folder)
+        try:
+            while os.sendfile(out, fd, None, _CHUNK_BYTES):
+                pass
+            _apply(out, info, ids)
+        finally:
+            os.close(out)
+    finally:
+        os.close(fd)
+
+
+def _copy_folder(source: int, folder: int, name: str, info: os.stat_result, ids: Ids, depth: int) -> None:
+    os.mkdir(name, 0o700, dir_fd=folder)
+    fd = os.open(name, FOLDER, dir_fd=source)
+    try:
+        out = os.open(name, FOLDER, dir_fd=folder)
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    below = entry.stat(follow_symlinks=False)
+                    _copy(fd, out, entry.name, below, ids, depth + 1)
+            _apply(out, info, ids)
+        finally:
+            os.close(out)
+    finally:
+        os.close(fd)
+
+
+def _apply(fd: int, info: os.stat_result, ids: Ids) -> None:
+    if not ids.alone:
+        os.fchown(fd, info.st_uid, info.st_gid)
+    os.fchmod(fd, info.st_mode & _ALL_MODE)
+    os.utime(fd, ns=(info.st_atime_ns, info.st_mtime_ns))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from sandboxes.errors import SandboxError
-from sandboxes.trees import CREATE, FOLDER, remove_entry, unlink_if_there
-from sandboxes.work import Attributes, is_below
+from sandboxes.protocol import is_below
+from sandboxes.rooted_files import CREATE, FOLDER, remove_entry, unlink_if_there
 
 TAR_FILE, TAR_LINK, TAR_FOLDER = b"0", b"2", b"5"
 BLOCK = 512
@@ -258,6 +258,20 @@ class Ids:
         if self.alone:
             return self.first
         return self.first + (number if 0 <= number < _ID_COUNT else _NOBODY)
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """Mode and owner of a folder, as the host sees them."""
+
+    mode: int
+    uid: int
+    gid: int
+
+    @classmethod
+    def of(cls, info: os.stat_result) -> Attributes:
+        """Return those of what was looked at."""
+        return cls(stat.S_IMODE(info.st_mode), info.st_uid, info.st_gid)
 
 
 @dataclass(slots=True)

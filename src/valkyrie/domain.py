@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmark_runner.errors import Category as Category
-from sandboxes.values import ImageDefaults, NetworkPolicy, SandboxLimits
+from sandboxes.protocol import ImageDefaults, NetworkPolicy, SandboxLimits
 
 if TYPE_CHECKING:
     from sandboxes.types import Mount, SandboxSource

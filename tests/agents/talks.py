@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 from sandboxes.protocol import SandboxProvider
 from sandboxes.types import Command, SandboxCreateRequest
 from valkyrie.agents.catalog import CATALOG

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 from sandboxes.types import Command, SandboxCreateRequest
 from tests.abilities import need_local_sandboxes
 from valkyrie.agents.catalog import CATALOG

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.local import LocalProvider, probe
+from sandboxes.local import provider as probe
+from sandboxes.local.provider import LocalProvider
 from sandboxes.testing.contract import ProviderContract
 
 ROOT = Path(__file__).parents[2]
@@ -24,11 +25,11 @@ class TestLocalProvider(ProviderContract):
 
     @property
     def limits_memory(self) -> bool:  # type: ignore[override]
-        return probe.machine().support.memory is not None
+        return probe.probe_machine().support.memory is not None
 
     @property
     def limits_processes(self) -> bool:  # type: ignore[override]
-        return probe.machine().support.pids is not None or probe.machine().counts_apart
+        return probe.probe_machine().support.pids is not None or probe.probe_machine().counts_apart
 
     @pytest.fixture
     async def provider(self, tmp_path: Path) -> AsyncIterator[LocalProvider]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes import process
-from sandboxes.cgroups import Cgroup, CgroupSupport, detect
+from sandboxes.cgroups import Cgroup, CgroupSupport, detect_cgroups
 from sandboxes.errors import SandboxNotFoundError, SandboxUnsupportedError
 from sandboxes.process import ProcessProvider
 from sandboxes.testing import ProviderContract
@@ -26,8 +26,8 @@ class TestProcessProvider(ProviderContract):
     isolates_network = False
     changes_users = False
     limits_disk = False
-    limits_memory = detect().memory is not None
-    limits_processes = detect().pids is not None
+    limits_memory = detect_cgroups().memory is not None
+    limits_processes = detect_cgroups().pids is not None
 
     @pytest.fixture
     async def provider(self, provider: ProcessProvider) -> ProcessProvider:
@@ -42,7 +42,7 @@ class TestProcessProviderWithoutCgroups(TestProcessProvider):
 
     @pytest.fixture(autouse=True)
     def _no_cgroups(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("sandboxes.cgroups.detect", lambda: CgroupSupport())
+        monkeypatch.setattr("sandboxes.cgroups.detect_cgroups", lambda: CgroupSupport())
 
 
 async def test_paths_are_moved_into_the_folder(provider: ProcessProvider) -> None:

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select
 
 from sandboxes.cgroups import Cgroup
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 from tests.live_folders import files_below
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.store.layout import DataFolder

@@ -19,7 +19,7 @@ from typing import TypeVar
 import httpx
 
 from sandboxes.cgroups import Cgroup
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 from tests.live_folders import files_below
 from tests.ports import free_port
 from valkyrie.client.client import ValkyrieClient

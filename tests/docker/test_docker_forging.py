@@ -18,11 +18,9 @@ from sandboxes.docker.engine import Engine
 from sandboxes.docker.provider import died
 from sandboxes.errors import SandboxDiedError
 from sandboxes.folder_contents import folder_digest
-from sandboxes.protocol import Sandbox
+from sandboxes.protocol import CarryRules, ImageDefaults, Sandbox, WorkLimits
 from sandboxes.testing.base import HEARTBEAT, output_of, wait_for_beats
 from sandboxes.types import BuildSource, Command, SandboxCreateRequest, SandboxLimits
-from sandboxes.values import ImageDefaults
-from sandboxes.work import CarryRules, WorkLimits
 from tests.docker_engine import IMAGE, PrivateEngine
 
 pytestmark = pytest.mark.slow

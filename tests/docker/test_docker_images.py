@@ -11,9 +11,9 @@ import pytest
 
 from sandboxes.docker import DockerProvider
 from sandboxes.errors import SandboxImageError
+from sandboxes.protocol import ImageDefaults
 from sandboxes.testing.base import output_of
 from sandboxes.types import Command, ImageSource, SandboxCreateRequest
-from sandboxes.values import ImageDefaults
 from tests.docker_engine import IMAGE, PrivateEngine
 from tests.integration.conftest import tracker
 from valkyrie.tracker.local import LocalTracker

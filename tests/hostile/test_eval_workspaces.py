@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Mount, SandboxCreateRequest, SandboxLimits
 from tests.abilities import need_local_sandboxes

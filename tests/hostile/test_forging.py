@@ -15,7 +15,7 @@ import pytest
 
 from sandboxes.cgroups import Cgroup
 from sandboxes.errors import SandboxError
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 from tests.abilities import need_local_sandboxes
 from tests.hostile.forging_tasks import (
     HONEST,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.local import probe
+from sandboxes.local import provider
 from tests.integration.conftest import end_executor
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, RunView, TrialFilter
@@ -121,7 +121,7 @@ def _has_log(scene: Scene, attack: str) -> bool:
 
 
 def test_endings_are_told_apart(scene: Scene) -> None:
-    if probe.machine().support.memory:
+    if provider.probe_machine().support.memory:
         assert scene.trials["hog"].exit_reason == "OS_KILLED"
     else:  # refused the memory by rlimit, and ended by itself
         assert scene.trials["hog"].exit_reason is None

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.local import LocalProvider, probe
+from sandboxes.local import provider as probe
+from sandboxes.local.provider import LocalProvider
 from sandboxes.types import Command, SandboxCreateRequest
 from tests.hostile.test_hostile_agents import Scene
 from tests.integration.conftest import end_executor
@@ -146,7 +147,7 @@ def files(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("planted", [".claude", ".claude/skills"])
 async def test_skills_are_not_brought_through_links_of_an_earlier_step(tmp_path: Path, planted: str) -> None:
     """Root copies them, and gives them and their folder to the agent: not that of others."""
-    if probe.machine().problem is not None:
+    if probe.probe_machine().problem is not None:
         pytest.skip("no local sandboxes here")
     task = TaskSpec("t", "d", "Do.", cwd="/app", user="nobody", skills_dir="/opt/skills")
     said: list[str] = []

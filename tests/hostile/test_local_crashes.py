@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from sandboxes.errors import SandboxConnectionError, SandboxDiedError, SandboxError, SandboxNotFoundError
-from sandboxes.local import LocalProvider, records
+from sandboxes.local import sandbox as records
 from sandboxes.local.processes import ProcessIdentity
+from sandboxes.local.provider import LocalProvider
 from sandboxes.local.sandbox import LocalSandbox
 from sandboxes.types import Command, SandboxCreateRequest, SandboxLimits, SandboxQuery
 from tests.live_folders import control_groups
@@ -26,7 +27,7 @@ LABELS = {"run": "crash"}
 ENGINE = """
 import asyncio, sys
 from pathlib import Path
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 from sandboxes.types import SandboxCreateRequest, SandboxLimits
 
 async def main():
@@ -289,7 +290,7 @@ FEW_FILES = """
 import asyncio, resource, sys
 from pathlib import Path
 from sandboxes.errors import SandboxCapacityError
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 from sandboxes.types import SandboxCreateRequest, SandboxLimits
 
 async def main():

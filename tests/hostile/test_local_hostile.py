@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.local import LocalProvider, probe, root_filesystem
+from sandboxes.local import provider as probe
+from sandboxes.local import root_filesystem
+from sandboxes.local.provider import LocalProvider
 from sandboxes.local.sandbox import LocalSandbox
 from sandboxes.testing.base import eventually
 from sandboxes.types import Command, SandboxCreateRequest, SandboxLimits
@@ -31,7 +33,7 @@ async def provider(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[LocalProvider]:
     """Root's two ways, with a shifted user namespace and where the kernel cannot do that; or the user's."""
-    found = probe.machine()
+    found = probe.probe_machine()
     if found.problem is not None:
         pytest.skip(found.problem)
     if request.param == root_filesystem.SHIFTED and found.mode != root_filesystem.SHIFTED:
@@ -215,7 +217,7 @@ async def test_dangerous_system_calls_are_refused(sandbox: LocalSandbox) -> None
 
 async def test_commands_have_dockers_capabilities_and_no_more(sandbox: LocalSandbox) -> None:
     expected = DOCKERS_CAPABILITIES
-    if probe.machine().mode == root_filesystem.PLAIN:
+    if probe.probe_machine().mode == root_filesystem.PLAIN:
         expected &= ~MKNOD_AND_SETFCAP
     _, status = await attack(sandbox, "cat /proc/self/status")
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
@@ -483,7 +485,7 @@ async def test_a_bomb_short_of_memory_dies_and_leaves_the_limit_as_it_was(provid
 @pytest.mark.skipif(root_filesystem.ROOTLESS not in MODES, reason="root has no limit on processes")
 async def test_bombs_in_every_sandbox_leave_their_user_room(tmp_path: Path) -> None:
     """All processes of all sandboxes count as the user's own, and still the engine can start some."""
-    found = probe.machine()
+    found = probe.probe_machine()
     if not found.counts_apart:
         pytest.skip("processes are limited by cgroup, or this kernel counts a user's all together")
     before = resource.getrlimit(resource.RLIMIT_NPROC)
@@ -535,7 +537,7 @@ async def test_memory_is_limited_in_every_command(provider: LocalProvider) -> No
     hog = "x = bytearray(1 << 30)\nfor i in range(0, len(x), 4096): x[i] = 1\n"
     for _ in range(2):
         code, output = await python(sandbox, hog)
-        if probe.machine().support.memory:
+        if probe.probe_machine().support.memory:
             assert code == 137
         else:  # each process by itself, and it is told
             assert code == 1 and "MemoryError" in output
@@ -595,7 +597,7 @@ async def test_nothing_shows_on_the_host(provider: LocalProvider, tmp_path: Path
     await eventually(lambda: len(processes_named(f"sleep\0{mark}")) == 2)
     assert shown(sandbox, tmp_path) == []
     groups = [path for path in control_groups() if sandbox.id in path.name]
-    assert groups or not probe.machine().support.places
+    assert groups or not probe.probe_machine().support.places
     await provider.delete_sandbox(sandbox.id)
     assert processes_named(f"sleep\0{mark}") == []
     assert [path for path in groups if path.exists()] == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 from sandboxes.testing.base import Capture
 from sandboxes.types import Command, Mount, SandboxCreateRequest
 from tests.hostile.test_local_hostile import USERS

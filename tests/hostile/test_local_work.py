@@ -13,12 +13,13 @@ import pytest
 
 from sandboxes import work
 from sandboxes.errors import SandboxError
-from sandboxes.local import LocalProvider, probe, root_filesystem
-from sandboxes.protocol import Sandbox
+from sandboxes.local import provider as probe
+from sandboxes.local import root_filesystem
+from sandboxes.local.provider import LocalProvider
+from sandboxes.protocol import MOST_LISTED, CarryRules, Sandbox, WorkLimits
 from sandboxes.testing.base import output_of
 from sandboxes.testing.work import RULES, WorkContract
 from sandboxes.types import HostSource, Mount, SandboxCreateRequest, SandboxLimits
-from sandboxes.work import MOST_LISTED, CarryRules, WorkLimits
 
 MODES = [root_filesystem.SHIFTED, root_filesystem.PLAIN] if os.geteuid() == 0 else [root_filesystem.ROOTLESS]
 
@@ -27,7 +28,7 @@ MODES = [root_filesystem.SHIFTED, root_filesystem.PLAIN] if os.geteuid() == 0 el
 async def provider(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[LocalProvider]:
-    found = probe.machine()
+    found = probe.probe_machine()
     if found.problem is not None:
         pytest.skip(found.problem)
     if request.param == root_filesystem.SHIFTED and found.mode != root_filesystem.SHIFTED:
@@ -249,7 +250,7 @@ async def test_what_we_put_into_a_root_file_system_is_no_change(
 class TestWithoutUserNamespace(WorkContract):
     @pytest.fixture
     async def provider(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LocalProvider]:
-        found = dataclasses.replace(probe.machine(), mode=root_filesystem.PLAIN)
+        found = dataclasses.replace(probe.probe_machine(), mode=root_filesystem.PLAIN)
         monkeypatch.setattr(probe, "_found", [found])
         async with LocalProvider(tmp_path / "state") as provider:
             yield provider

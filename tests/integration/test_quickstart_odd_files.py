@@ -45,7 +45,7 @@ ODD = {
 async def test_odd_files_are_graded_0(tmp_path: Path) -> None:
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
-    from sandboxes.local import LocalProvider
+    from sandboxes.local.provider import LocalProvider
 
     benchmark = open_benchmark("quickstart")
     assert sorted(TARGETS) == await benchmark.list_tasks()

@@ -40,7 +40,7 @@ def provider_named(name: str, folder: Path) -> SandboxProvider:
         return ProcessProvider(folder)
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
-    from sandboxes.local import LocalProvider
+    from sandboxes.local.provider import LocalProvider
 
     return LocalProvider(folder)
 

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 from tests.abilities import need_local_sandboxes
 from tests.integration.conftest import alive
 from tests.ports import free_port

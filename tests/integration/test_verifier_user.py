@@ -24,7 +24,7 @@ echo 1 > "$VERIFIER_DIR/reward.txt"
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 @pytest.mark.parametrize("user", ['"nobody"', "65534"])
 async def test_tests_run_as_their_own_user(tmp_path: Path, user: str) -> None:
-    from sandboxes.local import LocalProvider
+    from sandboxes.local.provider import LocalProvider
 
     folder = tmp_path / "t"
     (folder / "tests").mkdir(parents=True)

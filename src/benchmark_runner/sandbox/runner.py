@@ -21,7 +21,7 @@ from benchmark_runner.schemas import GenerationResult, Task
 from sandboxes.errors import SandboxError
 from sandboxes.registry import PROVIDERS, open_provider
 from sandboxes.server import SandboxServer
-from sandboxes.threads import uninterrupted
+from sandboxes.streams import uninterrupted
 from sandboxes.types import DaytonaProviderConfig, HostSource, SandboxCreateRequest
 
 if TYPE_CHECKING:

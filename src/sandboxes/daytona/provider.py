@@ -25,7 +25,7 @@ from sandboxes.errors import (
 from sandboxes.protocol import Sandbox, SandboxProvider
 from sandboxes.registry import add_extra
 from sandboxes.scripted_sandbox import check_names
-from sandboxes.threads import uninterrupted
+from sandboxes.streams import uninterrupted
 from sandboxes.types import Capabilities, SandboxCreateRequest, SandboxQuery
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from sandboxes.docker import overlay_walk
 from sandboxes.docker.container_config import GUARD, KIND, LABELS
 from sandboxes.docker.engine import Engine, EngineClient
 from sandboxes.errors import SandboxError, SandboxNotFoundError
-from sandboxes.threads import feed, uninterrupted
-from sandboxes.work import KERNEL_FOLDERS, ChangeKind, is_below
+from sandboxes.protocol import ChangeKind, is_below
+from sandboxes.streams import feed, uninterrupted
+from sandboxes.work import KERNEL_FOLDERS
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from typing import Any, Final, get_args
 
 from sandboxes.docker.engine import Engine
 from sandboxes.errors import SandboxUnsupportedError
+from sandboxes.protocol import DEFAULT_DISK_MB, DEFAULT_PIDS, ImageDefaults, with_defaults
 from sandboxes.scripted_sandbox import check_names
 from sandboxes.static_programs import PROCESSORS, ProgramName, assemble
 from sandboxes.types import Mount, SandboxCreateRequest, SandboxLimits
-from sandboxes.values import DEFAULT_DISK_MB, DEFAULT_PIDS, ImageDefaults, with_defaults
 
 KIND, LABELS, NAME, NETWORK, ALLOWED, CONTEXT, IMAGE_DEFAULTS = (
     f"valkyrie.{word}"

@@ -26,9 +26,9 @@ from sandboxes.errors import (
     SandboxUnsupportedError,
     SandboxUserError,
 )
+from sandboxes.protocol import host_memory_mb
 from sandboxes.registry import add_extra
 from sandboxes.types import Capabilities
-from sandboxes.values import host_memory_mb
 
 if TYPE_CHECKING:
     import aiodocker

@@ -19,11 +19,10 @@ from sandboxes.errors import (
     SandboxNotFoundError,
     SandboxUserError,
 )
+from sandboxes.protocol import ImageDefaults
 from sandboxes.scripted_sandbox import MARK, check_names
-from sandboxes.streams import utf8_decoder
-from sandboxes.threads import uninterrupted
+from sandboxes.streams import uninterrupted, utf8_decoder
 from sandboxes.types import KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
-from sandboxes.values import ImageDefaults
 
 if TYPE_CHECKING:
     from aiodocker.stream import Stream

@@ -26,10 +26,10 @@ from sandboxes.errors import (
     SandboxNotFoundError,
     SandboxUnsupportedError,
 )
-from sandboxes.rooted_files import Links
-from sandboxes.threads import uninterrupted
+from sandboxes.protocol import CarryRules
+from sandboxes.streams import uninterrupted
 from sandboxes.types import CopyLimits, CopyReport, StreamName
-from sandboxes.work import CarryRules
+from sandboxes.work import Links
 
 PIECE_BYTES = 1 << 20
 IN_MEMORY_BYTES = 4 << 20

@@ -19,9 +19,9 @@ from sandboxes.docker.container_config import BUILD, CONTEXT, KIND
 from sandboxes.docker.engine import EngineClient, engine_lock
 from sandboxes.errors import SandboxError, SandboxImageError, SandboxUnsupportedError
 from sandboxes.folder_contents import LEFTOVERS, Dockerignore, FolderDigests, UnreadableContentError
-from sandboxes.threads import uninterrupted
+from sandboxes.protocol import ImageDefaults
+from sandboxes.streams import uninterrupted
 from sandboxes.types import BuildSource, SandboxSource
-from sandboxes.values import ImageDefaults
 
 REPOSITORY = "valkyrie-build"
 LOG_BYTES = 8 << 20

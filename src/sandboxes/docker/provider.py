@@ -44,7 +44,7 @@ from sandboxes.errors import (
     SandboxUnsupportedError,
 )
 from sandboxes.protocol import Sandbox, SandboxProvider
-from sandboxes.threads import uninterrupted
+from sandboxes.streams import uninterrupted
 from sandboxes.types import KILLED_EXIT_CODE, Capabilities, SandboxCreateRequest, SandboxQuery
 
 DEFAULT_IMAGE = "python:3.12"

@@ -22,11 +22,9 @@ from sandboxes.errors import (
     SandboxNotFoundError,
     SandboxUnsupportedError,
 )
-from sandboxes.protocol import Sandbox
+from sandboxes.protocol import CarryRules, ChangedPath, ImageDefaults, PackedWork, Sandbox, WorkLimits
 from sandboxes.scripted_sandbox import KILL_MARKED, MARK, ScriptedSandbox
 from sandboxes.types import KILLED_EXIT_CODE, Command, CopyLimits, CopyReport, OutputSink, StreamName
-from sandboxes.values import ImageDefaults
-from sandboxes.work import CarryRules, ChangedPath, PackedWork, WorkLimits
 
 HELPER_SECONDS = 300.0
 """How long one of our own little scripts may take."""

@@ -37,7 +37,7 @@ from sandboxes.docker.engine import Engine, EngineClient, engine_lock
 from sandboxes.errors import SandboxError, SandboxUnsupportedError
 from sandboxes.folder_contents import FolderDigests, UnreadableContentError, walk_folder
 from sandboxes.local.routes import ALWAYS_DENIED, host_networks
-from sandboxes.threads import uninterrupted
+from sandboxes.streams import uninterrupted
 
 _LOOPBACK: Final = IPv4Network("127.0.0.0/8")
 _NOWHERE: Final = IPv4Network("0.0.0.0/8")

@@ -33,9 +33,10 @@ from sandboxes.docker.engine import EngineClient
 from sandboxes.docker.execution import run_program
 from sandboxes.docker.files import ImageLinks
 from sandboxes.errors import SandboxError
-from sandboxes.threads import uninterrupted
-from sandboxes.trees import printable
-from sandboxes.work import MOST_LISTED, CarryRules, ChangedPath, PackedWork, WorkLimits, is_below, outermost
+from sandboxes.protocol import MOST_LISTED, CarryRules, ChangedPath, PackedWork, WorkLimits, is_below
+from sandboxes.rooted_files import printable
+from sandboxes.streams import uninterrupted
+from sandboxes.work import outermost
 from sandboxes.work_archive import TarMember
 
 Inspect = Callable[[str], Any]

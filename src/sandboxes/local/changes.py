@@ -9,18 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sandboxes.local import processes, root_filesystem, skeleton
+from sandboxes.protocol import ChangeKind, is_below
 from sandboxes.work import (
     KERNEL_FOLDERS,
     MAX_DEPTH,
     MAX_PATH_BYTES,
-    Attributes,
-    ChangeKind,
     DifferenceEntry,
     FolderLister,
-    is_below,
     open_file,
     open_folder,
 )
+from sandboxes.work_archive import Attributes
 
 _OPAQUE = "trusted.overlay.opaque"
 

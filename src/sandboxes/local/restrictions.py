@@ -116,63 +116,38 @@ AF_TIPC and some thirty more) lead past the sandbox's network, or deep into the 
 _SOCKETCALL_SOCKET, _SOCKETCALL_SOCKETPAIR = 1, 8
 
 
-class _Numbers:
+class _X86_64:
     """Where one processor's system calls differ from another's."""
 
-    def __init__(
-        self,
-        architecture: int,
-        refused: tuple[int, ...],
-        mounting: tuple[int, ...],
-        clone: int,
-        unshare: int,
-        ioctl: int,
-        sockets: tuple[int, ...],
-        socketcall: int | None = None,
-    ) -> None:
-        self.architecture = architecture
-        self.refused = (*refused, *_IO_URING)
-        self.mounting = (*mounting, *_NEW_MOUNTING)
-        self.clone = clone
-        self.unshare = unshare
-        self.ioctl = ioctl
-        self.sockets = sockets
-        """socket, socketpair"""
-        self.socketcall = socketcall
-        """The one call for all of sockets that came first; its arguments lie in memory."""
+    architecture = 0xC000003E
+    # add_key, request_key, keyctl, bpf, perf_event_open, userfaultfd, kexec_load, init_module, finit_module,
+    # delete_module, open_by_handle_at, acct, swapon
+    refused = (248, 249, 250, 321, 298, 323, 246, 175, 313, 176, 304, 163, 167)
+    mounting = (165, 166, 155)  # mount, umount2, pivot_root
+    clone, unshare, ioctl = 56, 272, 16
+    sockets = (41, 53)  # socket, socketpair
+    socketcall: int | None = None
+    """The one call for all of sockets that came first; its arguments lie in memory."""
 
 
-# Refused, in this order: add_key, request_key, keyctl, bpf, perf_event_open, userfaultfd, kexec_load,
-# init_module, finit_module, delete_module, open_by_handle_at, acct, swapon; and mount, umount2, pivot_root.
-_X86_64 = _Numbers(
-    0xC000003E,
-    (248, 249, 250, 321, 298, 323, 246, 175, 313, 176, 304, 163, 167),
-    (165, 166, 155),
-    clone=56,
-    unshare=272,
-    ioctl=16,
-    sockets=(41, 53),
-)
-_I386 = _Numbers(
-    0x40000003,
-    (286, 287, 288, 357, 336, 374, 283, 128, 350, 129, 342, 51, 87),
-    (21, 52, 217),
-    clone=120,
-    unshare=310,
-    ioctl=54,
-    sockets=(359, 360),
-    socketcall=102,
-)
-_AARCH64 = _Numbers(
-    0xC00000B7,
-    (217, 218, 219, 280, 241, 282, 104, 105, 273, 106, 265, 89, 224),
-    (40, 39, 41),
-    clone=220,
-    unshare=97,
-    ioctl=29,
-    sockets=(198, 199),
-)
-_MACHINES = {"x86_64": (_X86_64, _I386), "aarch64": (_AARCH64,)}
+class _I386(_X86_64):
+    architecture = 0x40000003
+    refused = (286, 287, 288, 357, 336, 374, 283, 128, 350, 129, 342, 51, 87)
+    mounting = (21, 52, 217)
+    clone, unshare, ioctl = 120, 310, 54
+    sockets = (359, 360)
+    socketcall = 102
+
+
+class _Aarch64(_X86_64):
+    architecture = 0xC00000B7
+    refused = (217, 218, 219, 280, 241, 282, 104, 105, 273, 106, 265, 89, 224)
+    mounting = (40, 39, 41)
+    clone, unshare, ioctl = 220, 97, 29
+    sockets = (198, 199)
+
+
+_MACHINES: dict[str, tuple[type[_X86_64], ...]] = {"x86_64": (_X86_64, _I386), "aarch64": (_Aarch64,)}
 
 _Rule = tuple[int, int, int, int]
 
@@ -205,12 +180,13 @@ def _matches(argument: int, values: tuple[int, ...]) -> list[_Rule]:
     return [_rule(_LOAD, argument), *checks]
 
 
-def _rules_for(numbers: _Numbers, *, mounting: bool) -> list[_Rule]:
+def _rules_for(numbers: type[_X86_64], *, mounting: bool) -> list[_Rule]:
     """The rules once the architecture is known. Each check falls through to the next when it misses."""
     rules = [_rule(_LOAD, _AT_NUMBER)]
     if numbers is _X86_64:
         rules += [_rule(_JUMP_AT_LEAST, _X32_BIT, 0, 1), _rule(_RETURN, _UNKNOWN)]
-    for number in numbers.refused if mounting else (*numbers.refused, *numbers.mounting):
+    refused = (*numbers.refused, *_IO_URING)
+    for number in refused if mounting else (*refused, *numbers.mounting, *_NEW_MOUNTING):
         rules += [_rule(_JUMP_EQUAL, number, 0, 1), _rule(_RETURN, _REFUSE)]
     # Its flags lie in memory where a filter cannot look; libraries then use clone.
     rules += [_rule(_JUMP_EQUAL, _CLONE3, 0, 1), _rule(_RETURN, _UNKNOWN)]

@@ -13,11 +13,9 @@ from pydantic import Field
 from starlette.responses import Response
 
 from sandboxes.errors import SandboxError
-from sandboxes.protocol import Sandbox
-from sandboxes.server.bodies import CamelModel, OutputAnswer, unless_gone
-from sandboxes.server.gate import access_of
+from sandboxes.protocol import TIMEOUT_EXIT_CODE, Command, Sandbox
+from sandboxes.server.bodies import CamelModel, OutputAnswer, access_of, unless_gone
 from sandboxes.server.server import Access, ApiError, OutputLog, SandboxNote
-from sandboxes.values import TIMEOUT_EXIT_CODE, Command
 
 # The kernel takes no single argument of 128 KiB or more.
 MAX_ARGUMENT_BYTES = 120_000

@@ -22,12 +22,10 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.responses import Response, StreamingResponse
 
 from sandboxes.errors import SandboxError
-from sandboxes.protocol import Sandbox
-from sandboxes.server.bodies import CamelModel
+from sandboxes.protocol import Command, Sandbox
+from sandboxes.server.bodies import CamelModel, access_of
 from sandboxes.server.commands import resolved_path
-from sandboxes.server.gate import access_of
 from sandboxes.server.server import Access, ApiError, OutputLog, SandboxNote, api_error, error_body
-from sandboxes.values import Command
 
 MAX_FIELD_BYTES = 64 << 10
 

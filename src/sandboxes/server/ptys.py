@@ -27,9 +27,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from starlette.websockets import WebSocketDisconnect
 
 from sandboxes.protocol import Sandbox
-from sandboxes.server.bodies import CamelModel
+from sandboxes.server.bodies import CamelModel, access_of
 from sandboxes.server.commands import resolved_path, sandbox_folders
-from sandboxes.server.gate import access_of
 from sandboxes.server.server import Access, ApiError, SandboxNote
 from sandboxes.streams import exit_code, exit_of
 

@@ -23,8 +23,7 @@ from sandboxes.errors import (
     SandboxFullError,
     SandboxNotFoundError,
 )
-from sandboxes.protocol import Sandbox, SandboxProvider
-from sandboxes.values import StreamName
+from sandboxes.protocol import Sandbox, SandboxProvider, StreamName
 
 if TYPE_CHECKING:
     from sandboxes.server.ptys import Pty

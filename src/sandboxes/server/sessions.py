@@ -15,12 +15,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.websockets import WebSocketDisconnect
 
 from sandboxes.errors import SandboxError
-from sandboxes.protocol import Sandbox
-from sandboxes.server.bodies import CamelModel, OutputAnswer, until_closed
+from sandboxes.protocol import KILLED_EXIT_CODE, Command, Sandbox, StreamName
+from sandboxes.server.bodies import CamelModel, OutputAnswer, access_of, until_closed
 from sandboxes.server.commands import MAX_ARGUMENT_BYTES
-from sandboxes.server.gate import access_of
 from sandboxes.server.server import Access, ApiError, OutputBudget, OutputLog, api_error
-from sandboxes.values import KILLED_EXIT_CODE, Command, StreamName
 
 MAX_COMMANDS = 10_000
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.protocol import Sandbox, SandboxProvider
+from sandboxes.protocol import CarryRules, PackedWork, Sandbox, SandboxProvider, WorkLimits
 from sandboxes.testing.base import ContractBase, output_of
-from sandboxes.work import CarryRules, PackedWork, WorkLimits
 
 RULES = CarryRules(
     carried=("/", "/etc/passwd", "/usr/local/share/game"),

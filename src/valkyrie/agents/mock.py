@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from sandboxes.errors import SandboxFileNotFoundError
-from sandboxes.values import TIMEOUT_EXIT_CODE
+from sandboxes.protocol import TIMEOUT_EXIT_CODE
 from valkyrie.agents.catalog import NeedsNothing
 from valkyrie.agents.protocol import AgentCapabilities, AgentExit, AgentTrial, AgentUsage, Trouble
 from valkyrie.domain import ExitReason, content_digest

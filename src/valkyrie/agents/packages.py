@@ -16,9 +16,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxes.protocol import SandboxProvider
+from sandboxes.protocol import Command, SandboxProvider, StreamName
 from sandboxes.types import SandboxCreateRequest, SandboxSource
-from sandboxes.values import Command, StreamName
 from valkyrie.agents.protocol import LayerSpec
 from valkyrie.config.values import FETCH_PREFIX
 from valkyrie.errors import DiskFullError, InfrastructureError, UsageError, UserError, ValkyrieError

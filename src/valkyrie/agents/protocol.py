@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from benchmark_runner.agent_bundle.resolution import OutputArtifact as OutputArtifact
-from sandboxes.protocol import Sandbox
-from sandboxes.values import KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE, OutputSink
+from sandboxes.protocol import KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE, OutputSink, Sandbox
 from valkyrie.domain import ExitReason, Json, TaskSpec
 from valkyrie.errors import UsageError
 from valkyrie.text import did_you_mean

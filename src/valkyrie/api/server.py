@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sandboxes.protocol import raise_open_files
 from sandboxes.retry import Backoff
-from sandboxes.values import raise_open_files
 from sandboxes.web_listener import HEAD_S, Listener, bind
 from valkyrie.api.app import create_app, end_streams
 from valkyrie.api.capacity import ApiSettings

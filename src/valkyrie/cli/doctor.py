@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from benchmark_service.http_client import is_loopback
-from sandboxes import host_capabilities
+from sandboxes import cgroups
 from sandboxes.docker import DockerProvider
 from sandboxes.errors import SandboxError, SandboxUnsupportedError
-from sandboxes.local import probe
+from sandboxes.local import provider as probe
+from sandboxes.protocol import MOST_OPEN_FILES
 from sandboxes.registry import open_provider
 from sandboxes.types import SandboxCreateRequest
-from sandboxes.values import MOST_OPEN_FILES
 from valkyrie.cli.options import tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.cli.run_watch import DETACHED, watch
@@ -92,7 +92,7 @@ def _keep_for_plans(found: Capabilities) -> None:
     folder = data_folder() / "sandboxes" / "local"
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        host_capabilities.write_capabilities(folder, found)
+        cgroups.write_capabilities(folder, found)
 
 
 async def _prove_local(scratch: Path) -> Capabilities:

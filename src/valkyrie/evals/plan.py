@@ -11,7 +11,7 @@ from typing import Any
 from benchmark_runner.agent_bundle import CONTRACT_FILES
 from benchmark_runner.agent_bundle.bundle import read_contract
 from benchmark_runner.agent_bundle.contract import load_contract
-from sandboxes.values import NetworkPolicy
+from sandboxes.protocol import NetworkPolicy
 from valkyrie import plugins
 from valkyrie.agents.catalog import CATALOG
 from valkyrie.agents.loader import AgentChoice, agent_for, known_executors

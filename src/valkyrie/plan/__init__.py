@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sandboxes.values import disk_in_memory_mb, memory_for
+from sandboxes.protocol import disk_in_memory_mb, memory_for
 from valkyrie.domain import TaskSpec, VerifyMode, content_digest
 
 DIGEST_VERSION = 1

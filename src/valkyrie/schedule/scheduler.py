@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sandboxes.values import host_memory_mb, raise_open_files
+from sandboxes.protocol import host_memory_mb, raise_open_files
 from valkyrie.domain import Category, Json, Outcome, TrialState
 from valkyrie.errors import LeaseLostError, StoreError
 from valkyrie.schedule.policy import backoff, policy_for

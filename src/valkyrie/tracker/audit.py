@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sandboxes.work import is_below, outermost
+from sandboxes.protocol import is_below
+from sandboxes.work import outermost
 from valkyrie import __version__, benchmarks
 from valkyrie.benchmarks.audit.weaknesses import (
     CHEAT,

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from sandboxes.protocol import host_memory_mb
 from sandboxes.registry import PROVIDERS
 from sandboxes.types import Capabilities
-from sandboxes.values import host_memory_mb
 from valkyrie.agents import PreparedAgent
 from valkyrie.agents.catalog import CATALOG
 from valkyrie.agents.protocol import refuses

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sandboxes.protocol import host_memory_mb
 from sandboxes.registry import open_provider
-from sandboxes.values import host_memory_mb
 from valkyrie import agents, benchmarks
 from valkyrie.agents import PreparedAgent
 from valkyrie.benchmarks.catalog import known_benchmarks

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sandboxes.errors import MissingSandboxConfigError, SandboxError
+from sandboxes.protocol import host_memory_mb
 from sandboxes.registry import open_provider
 from sandboxes.types import Capabilities
-from sandboxes.values import host_memory_mb
 from valkyrie import agents, benchmarks
 from valkyrie.agents import PreparedAgent
 from valkyrie.benchmarks.protocol import Benchmark, BenchmarkRequest, MissingVariablesError, select

@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 
 from sandboxes.errors import SandboxConnectionError, SandboxDiedError, SandboxError, SandboxUnsupportedError
 from sandboxes.masker import Masker
-from sandboxes.protocol import Sandbox, SandboxProvider
+from sandboxes.protocol import Command, Sandbox, SandboxProvider
 from sandboxes.types import HostSource, ImageSource, Mount, OutputSink, SandboxCreateRequest, SandboxSource
-from sandboxes.values import Command
 from valkyrie.agents.protocol import MODEL_URL, Agent, LayerSpec
 from valkyrie.artifact_store.logs import Transcripts
 from valkyrie.benchmarks.protocol import (

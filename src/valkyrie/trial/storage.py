@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from sandboxes.masker import Masker
-from sandboxes.work import CarryRules, ChangedPath, is_below
+from sandboxes.protocol import CarryRules, ChangedPath, is_below
 from valkyrie.artifact_store.protocol import (
     ArtifactStore,
     LogKeeper,

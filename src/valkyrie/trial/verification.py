@@ -29,9 +29,8 @@ from sandboxes.errors import (
     SandboxUnsupportedError,
 )
 from sandboxes.masker import Masker
-from sandboxes.protocol import Sandbox
+from sandboxes.protocol import MOST_LISTED, ChangedPath, PackedWork, Sandbox, WorkLimits, is_below
 from sandboxes.types import Command, OutputSink, SandboxCreateRequest
-from sandboxes.work import MOST_LISTED, ChangedPath, PackedWork, WorkLimits, is_below
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.domain import Grade, Json, TaskSpec, VerifyMode
 from valkyrie.errors import (
@@ -276,7 +275,7 @@ def _limits_of(task: TaskSpec) -> WorkLimits:
     """Return what is packed fits on the disk it came from, and on its copy: a sparse file is as large as it
     says."""
     usual, disk = WorkLimits(), task.limits.disk_mb
-    return usual if disk is None else replace(usual, max_bytes=min(usual.max_bytes, disk << 21))
+    return usual if disk is None else usual._replace(max_bytes=min(usual.max_bytes, disk << 21))
 
 
 def _evidence_of(attempt: Attempt, packed: PackedWork) -> Json:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmark_service.client import BenchmarkServiceClient
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 from tests.abilities import need_local_sandboxes
 from tests.integration.benchmark_runner.runner_project import Live, live, load_trivia
 

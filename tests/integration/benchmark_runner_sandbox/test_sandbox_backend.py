@@ -13,7 +13,7 @@ from benchmark_runner.sandbox import backend
 from benchmark_runner.sandbox.backend import Logs, SandboxAgent, SandboxTaskSpec
 from benchmark_runner.sandbox.contract import AgentContract, resolve_all
 from benchmark_runner.schemas import GenerationResult
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import SandboxCreateRequest
 

@@ -16,7 +16,7 @@ from benchmark_runner.sandbox.contract import load_contract
 from benchmark_runner.sandbox.runner import RUN_LABEL, sandbox_name
 from benchmark_service.client import BenchmarkServiceClient
 from sandboxes.errors import SandboxError
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.server import SandboxServer
 from sandboxes.types import ImageSource, SandboxCreateRequest, SnapshotSource

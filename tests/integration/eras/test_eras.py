@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from benchmark_service import BenchmarkServiceClient, BenchmarkServiceError
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 from tests.abilities import need_local_sandboxes
 from tests.integration.conftest import end_executor
 from tests.integration.eras.tblike_service import TerminalBenchmark

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes.errors import SandboxImageError
-from sandboxes.values import Capabilities, ImageDefaults
+from sandboxes.protocol import Capabilities, ImageDefaults
 from valkyrie.agents import PreparedAgent
 from valkyrie.benchmarks.task_dir.dockerfile import needs_of_buildkit
 from valkyrie.benchmarks.task_dir.task import TaskDirectory

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes.cgroups import CgroupSupport
-from sandboxes.local import probe, root_filesystem
+from sandboxes.local import provider, root_filesystem
 from tests.unit.plan.premises import embedded
 from valkyrie.config import values
 from valkyrie.errors import ContractValidationError, InfrastructureError, MissingSecretError
@@ -18,7 +18,7 @@ from valkyrie.views import RunRequest
 
 @pytest.fixture(params=[root_filesystem.ROOTLESS, root_filesystem.SHIFTED])
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(probe, "_found", [probe.Machine(request.param, CgroupSupport())])
+    monkeypatch.setattr(provider, "_found", [provider.Machine(request.param, CgroupSupport())])
     return str(request.param)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes import host_capabilities, open_provider
-from sandboxes.local import probe
+from sandboxes import cgroups, open_provider
+from sandboxes.local import provider
 from sandboxes.types import Capabilities
 
 FOUND = Capabilities(
@@ -23,27 +23,27 @@ FOUND = Capabilities(
 
 
 def test_what_was_found_is_read_back(tmp_path: Path) -> None:
-    host_capabilities.write_capabilities(tmp_path, FOUND)
-    assert host_capabilities.read_capabilities(tmp_path) == FOUND
+    cgroups.write_capabilities(tmp_path, FOUND)
+    assert cgroups.read_capabilities(tmp_path) == FOUND
     assert [path.name for path in tmp_path.iterdir()] == ["capabilities.json"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"found_by": ["another boot", 0]}', "no json"])
 def test_what_others_or_nobody_found_is_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "capabilities.json").write_text(text)
-    assert host_capabilities.read_capabilities(tmp_path) is None
+    assert cgroups.read_capabilities(tmp_path) is None
 
 
 def test_a_finding_of_another_boot_does_not_count(tmp_path: Path) -> None:
-    host_capabilities.write_capabilities(tmp_path, FOUND)
+    cgroups.write_capabilities(tmp_path, FOUND)
     kept = json.loads((tmp_path / "capabilities.json").read_text())
     kept["found_by"][0] = "another boot"
     (tmp_path / "capabilities.json").write_text(json.dumps(kept))
-    assert host_capabilities.read_capabilities(tmp_path) is None
+    assert cgroups.read_capabilities(tmp_path) is None
 
 
 def test_nothing_is_written_where_there_is_no_folder(tmp_path: Path) -> None:
-    host_capabilities.write_capabilities(tmp_path / "away", FOUND)
+    cgroups.write_capabilities(tmp_path / "away", FOUND)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -54,7 +54,7 @@ def test_expecting_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
     monkeypatch.setattr(subprocess, "run", refuse)
-    monkeypatch.setattr(probe, "_found", [])
+    monkeypatch.setattr(provider, "_found", [])
     expected = open_provider(name, tmp_path).expected_capabilities()
     assert expected.provider == name
     assert "not tried yet" in expected.enforcement["memory"]
@@ -65,5 +65,5 @@ def test_what_was_found_is_what_is_expected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     found = open_provider(name, tmp_path).capabilities()
-    monkeypatch.setattr(probe, "_found", [])
+    monkeypatch.setattr(provider, "_found", [])
     assert open_provider(name, tmp_path).expected_capabilities() == found

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes import rooted_files
-from sandboxes.rooted_files import Links
-from sandboxes.work import CarryRules
+from sandboxes import work
+from sandboxes.protocol import CarryRules
+from sandboxes.work import Links, _Choice
 from sandboxes.work_archive import Ids
-from sandboxes.work_transfer import _Choice
 
 NAMES = ("a", "b", ".c", "home", "root", "usr", "local", "tests", "app")
 
@@ -91,7 +90,7 @@ def test_a_way_that_is_too_long_is_forbidden(root: int, monkeypatch: pytest.Monk
     rules = CarryRules(forbidden=("/tests",))
     assert Links(root).is_forbidden("/app/new", "sub/../" * 600 + "file", rules)
     assert not Links(root).is_forbidden("/app/new", "sub/../" * 100 + "file", rules)
-    monkeypatch.setattr(rooted_files, "MOST_STEPS_IN_ALL", 10)
+    monkeypatch.setattr(work, "MOST_STEPS_IN_ALL", 10)
     some = Links(root)
     assert not some.is_forbidden("/app/new", "file", rules)
     assert some.is_forbidden("/app/new", "sub/../sub/../sub/../sub/../file", rules)

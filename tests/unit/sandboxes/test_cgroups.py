@@ -10,17 +10,30 @@ from uuid import uuid4
 
 import pytest
 
-from sandboxes.cgroups import PREFIX, Cgroup, CgroupSupport, detect
+from sandboxes.cgroups import (
+    PREFIX,
+    Cgroup,
+    CgroupSupport,
+    Hierarchy,
+    detect_cgroups,
+    parse_hierarchies,
+    support_from,
+)
 from sandboxes.errors import SandboxError
-from sandboxes.host_capabilities import Hierarchy, parse_hierarchies, support_from
 from sandboxes.types import SandboxLimits
 
 JOIN = 'for f in "$@"; do echo 0 > "$f"; done; '
 FORKING = "while :; do sleep 1000 & sleep 1000 & sleep 0.01; done"
 
-needs_kill = pytest.mark.skipif(detect().kill is None, reason=detect().reasons.get("kill", ""))
-needs_memory = pytest.mark.skipif(detect().memory is None, reason=detect().reasons.get("memory", ""))
-needs_pids = pytest.mark.skipif(detect().pids is None, reason=detect().reasons.get("pids", ""))
+needs_kill = pytest.mark.skipif(
+    detect_cgroups().kill is None, reason=detect_cgroups().reasons.get("kill", "")
+)
+needs_memory = pytest.mark.skipif(
+    detect_cgroups().memory is None, reason=detect_cgroups().reasons.get("memory", "")
+)
+needs_pids = pytest.mark.skipif(
+    detect_cgroups().pids is None, reason=detect_cgroups().reasons.get("pids", "")
+)
 
 
 @pytest.fixture
@@ -84,11 +97,11 @@ def test_all_threads_get_the_same_answer() -> None:
     script = """
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from sandboxes.cgroups import detect
+from sandboxes.cgroups import detect_cgroups
 start = Barrier(8)
 def ask(_):
     start.wait()
-    return detect()
+    return detect_cgroups()
 with ThreadPoolExecutor(8) as pool:
     answers = list(pool.map(ask, range(8)))
 assert all(answer is answers[0] for answer in answers)
@@ -125,8 +138,8 @@ def test_an_ordinary_user_is_told_why_not() -> None:
     script = f"""
 import sys
 sys.path[:0] = {[path for path in sys.path if path]!r}
-from sandboxes.cgroups import detect
-print(detect().memory, detect().reasons["memory"])
+from sandboxes.cgroups import detect_cgroups
+print(detect_cgroups().memory, detect_cgroups().reasons["memory"])
 """
     done = subprocess.run(
         ["/usr/bin/python3", "-B", "-c", script],
@@ -251,7 +264,7 @@ def test_the_process_limit_holds(name: str) -> None:
 
 @needs_kill
 def test_a_vanished_parent_is_made_again(name: str) -> None:
-    support = detect()
+    support = detect_cgroups()
     parents = [f"{place.parent}-again-{uuid4().hex[:6]}" for place in support.places]
     moved = dataclasses.replace(
         support,

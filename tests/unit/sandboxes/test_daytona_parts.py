@@ -14,8 +14,7 @@ from sandboxes import scripted_sandbox
 from sandboxes.daytona import sandbox as egress
 from sandboxes.daytona import sdk
 from sandboxes.daytona.provider import IDLE_MINUTES, MADE_LABEL, creation_parameters
-from sandboxes.daytona.sandbox import DaytonaSandbox
-from sandboxes.daytona.session import Report
+from sandboxes.daytona.sandbox import DaytonaSandbox, Report
 from sandboxes.errors import (
     SandboxCapacityError,
     SandboxConnectionError,

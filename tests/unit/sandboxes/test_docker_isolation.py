@@ -12,9 +12,9 @@ from sandboxes.docker import container_config, shared_resources
 from sandboxes.docker.changes import ContainerChange, ContainerListing, WantedMembers, folders_above
 from sandboxes.docker.container_config import ContainerPlan, container
 from sandboxes.docker.engine import Engine
+from sandboxes.protocol import ImageDefaults
 from sandboxes.static_programs import PROCESSORS, assemble
 from sandboxes.types import SandboxCreateRequest
-from sandboxes.values import ImageDefaults
 
 LOCAL = Engine("unix:///run/x.sock", {"NCPU": 2, "MemTotal": 16 << 30})
 

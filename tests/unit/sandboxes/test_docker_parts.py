@@ -19,10 +19,10 @@ from sandboxes.docker.images import context_digest, tag_of
 from sandboxes.docker.sandbox import moment
 from sandboxes.errors import SandboxError, SandboxUnsupportedError
 from sandboxes.folder_contents import LEFTOVERS, Dockerignore, FolderDigests, folder_digest
+from sandboxes.protocol import ImageDefaults
 from sandboxes.registry import open_provider
 from sandboxes.scripted_sandbox import pack_context
 from sandboxes.types import BuildSource, Mount, Resources, SandboxCreateRequest, SandboxLimits
-from sandboxes.values import ImageDefaults
 
 HERE = Engine("unix:///run/engine.sock", {"NCPU": 4})
 AWAY = Engine("tcp://engine:2375", {"NCPU": 4})

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandboxes.errors import SandboxError, SandboxFileNotFoundError
-from sandboxes.rooted_files import RootedFiles
-from sandboxes.trees import has_openat2
+from sandboxes.rooted_files import RootedFiles, has_openat2
 from sandboxes.types import CopyLimits
 
 SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

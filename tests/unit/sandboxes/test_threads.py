@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 
 import pytest
 
-from sandboxes.threads import feed, pieces_from, uninterrupted
+from sandboxes.streams import feed, pieces_from, uninterrupted
 
 
 async def chunks(*items: bytes) -> AsyncIterator[bytes]:

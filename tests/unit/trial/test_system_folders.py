@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sandboxes.work import CarryRules, ChangedPath, ChangeKind
+from sandboxes.protocol import CarryRules, ChangedPath, ChangeKind
 from valkyrie.domain import TaskSpec
 from valkyrie.trial.storage import rules_for, tampered, tool_folders
 from valkyrie.trial.verification import printable

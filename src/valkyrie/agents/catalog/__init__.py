@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from sandboxes.masker import Masker
-from sandboxes.values import Command
+from sandboxes.protocol import Command
 from valkyrie.agents.protocol import (
     AgentCapabilities,
     AgentExit,

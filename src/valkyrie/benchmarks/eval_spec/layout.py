@@ -15,11 +15,9 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from sandboxes.errors import SandboxError
-from sandboxes.protocol import Sandbox
-from sandboxes.rooted_files import RootedFiles
-from sandboxes.threads import uninterrupted
-from sandboxes.trees import FOLDER
-from sandboxes.values import Command
+from sandboxes.protocol import Command, Sandbox
+from sandboxes.rooted_files import FOLDER, RootedFiles
+from sandboxes.streams import uninterrupted
 from valkyrie.benchmarks.eval_spec.source import EvalOptions
 from valkyrie.benchmarks.task_dir.benchmark import ContentDigests
 from valkyrie.domain import content_digest as digest_of

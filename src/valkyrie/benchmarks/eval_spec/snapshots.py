@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sandboxes.errors import SandboxFileNotFoundError
-from sandboxes.protocol import Sandbox
-from sandboxes.trees import is_utf8
+from sandboxes.protocol import A_LINK, Sandbox
+from sandboxes.rooted_files import is_utf8
 from sandboxes.types import CopyLimits, CopyReport, OutputSink
-from sandboxes.values import A_LINK
 from valkyrie.domain import content_digest
 from valkyrie.errors import GraderError, InfrastructureError, UsageError, UserError
 from valkyrie.git.command import OfflineGit

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from sandboxes.values import NetworkPolicy
+from sandboxes.protocol import NetworkPolicy
 from valkyrie import plugins
 from valkyrie.config.permissions import Allowance
 from valkyrie.domain import Json, TaskSpec

@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from sandboxes.errors import SandboxUnsupportedError
-from sandboxes.protocol import Sandbox
-from sandboxes.values import TIMEOUT_EXIT_CODE, Command, StreamName
+from sandboxes.protocol import TIMEOUT_EXIT_CODE, Command, Sandbox, StreamName
 from valkyrie.benchmarks.eval_spec.layout import lay_out, placed
 from valkyrie.benchmarks.eval_spec.source import WORKSPACE
 from valkyrie.errors import GraderError

@@ -21,9 +21,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from sandboxes.null import NullSandbox
-from sandboxes.protocol import Sandbox
+from sandboxes.protocol import TIMEOUT_EXIT_CODE, Command, OutputSink, Sandbox
 from sandboxes.types import Mount
-from sandboxes.values import TIMEOUT_EXIT_CODE, Command, OutputSink
 from valkyrie.benchmarks.eval_spec import snapshots
 from valkyrie.benchmarks.eval_spec.layout import (
     SETUP_FAILED,

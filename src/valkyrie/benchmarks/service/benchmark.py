@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from sandboxes.errors import SandboxFileNotFoundError
 from sandboxes.masker import Masker
-from sandboxes.protocol import Sandbox
+from sandboxes.protocol import NetworkPolicy, Sandbox, SandboxLimits
 from sandboxes.types import Command, OutputSink, host_folder_of
-from sandboxes.values import NetworkPolicy, SandboxLimits
 from valkyrie.benchmarks.protocol import BenchmarkCapabilities, Grading
 from valkyrie.benchmarks.service.address import GradingMode, ServiceAddress, guard
 from valkyrie.benchmarks.service.results import (

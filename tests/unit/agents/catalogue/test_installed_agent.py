@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sandboxes.local import LocalProvider
+from sandboxes.local.provider import LocalProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Mount, SandboxCreateRequest
 from tests.abilities import need_local_sandboxes

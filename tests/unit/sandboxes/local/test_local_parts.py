@@ -14,9 +14,9 @@ import pytest
 from sandboxes import static_programs
 from sandboxes.cgroups import CgroupSupport
 from sandboxes.errors import SandboxError, SandboxUnsupportedError
-from sandboxes.local import probe, records, restrictions, root_filesystem, sandbox, skeleton
-from sandboxes.local.probe import Machine
+from sandboxes.local import provider, restrictions, root_filesystem, sandbox, skeleton
 from sandboxes.local.processes import ExecError, ProcessIdentity, find_program
+from sandboxes.local.provider import Machine
 from sandboxes.rooted_files import RootedFiles
 from sandboxes.static_programs import PROCESSORS
 from sandboxes.types import ImageSource, SandboxCreateRequest
@@ -81,17 +81,17 @@ def test_every_jump_of_the_filter_lands_in_it(machine: str, mounting: bool) -> N
 
 def test_records_survive_torn_lines(tmp_path: Path) -> None:
     keeper = ProcessIdentity(1, 2, "boot")
-    record = records.SandboxRecord("a1", "name", {"k": "v"}, 5.0, "valkyrie-x", keeper)
-    path = tmp_path / f"a1{records.RECORD_SUFFIX}"
+    record = sandbox.SandboxRecord("a1", "name", {"k": "v"}, 5.0, "valkyrie-x", keeper)
+    path = tmp_path / f"a1{sandbox.RECORD_SUFFIX}"
     path.write_text(record.opening() + '{"first": {"pid": 7, "st')
-    (loaded,) = records.load_records(tmp_path)
+    (loaded,) = sandbox.load_records(tmp_path)
     assert (loaded.id, loaded.labels, loaded.first) == ("a1", {"k": "v"}, None)
     path.write_text(record.opening() + '{"first": {"pid": 7, "start": 8, "boot": "b"}}\n')
-    (loaded,) = records.load_records(tmp_path)
+    (loaded,) = sandbox.load_records(tmp_path)
     assert loaded.first is not None
     assert (loaded.first.pid, loaded.first.start, loaded.first.boot) == (7, 8, "b")
     path.write_text('{"id": "a')
-    assert records.load_records(tmp_path) == []
+    assert sandbox.load_records(tmp_path) == []
 
 
 def test_a_mark_is_one_process_only() -> None:
@@ -109,7 +109,7 @@ def test_a_mark_is_one_process_only() -> None:
 def test_sweeping_an_empty_folder_does_nothing(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "notes.txt").write_text("not ours")
-    assert records.end_orphans(tmp_path / "state", "valkyrie-no-such-prefix-") == []
+    assert sandbox.end_orphans(tmp_path / "state", "valkyrie-no-such-prefix-") == []
     assert (tmp_path / "state" / "notes.txt").exists()
 
 
@@ -176,14 +176,14 @@ def test_programs_are_found_as_a_shell_does(tmp_path: Path) -> None:
 def test_what_cannot_be_had_is_refused_with_the_way_out() -> None:
     image = SandboxCreateRequest(source=ImageSource(image="debian:12"), network="none")
     with pytest.raises(SandboxUnsupportedError, match=r"--provider docker.*--host-image"):
-        probe.refuse_unsupported(image, LIMITED)
+        provider.refuse_unsupported(image, LIMITED)
     with pytest.raises(SandboxUnsupportedError, match="no list of allowed hosts"):
-        probe.refuse_unsupported(SandboxCreateRequest(network="allowlist"), LIMITED)
+        provider.refuse_unsupported(SandboxCreateRequest(network="allowlist"), LIMITED)
     broken = Machine(
         root_filesystem.ROOTLESS, CgroupSupport(), "bubblewrap is not installed: apt install bubblewrap"
     )
     with pytest.raises(SandboxUnsupportedError, match="apt install bubblewrap"):
-        probe.refuse_unsupported(SandboxCreateRequest(network="none"), broken)
+        provider.refuse_unsupported(SandboxCreateRequest(network="none"), broken)
 
 
 SPEC = {"disk_mb": 10, "memory_mb": None, "separate": ["/own"], "mounts": [("/layer", "/opt/layer", False)]}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sandboxes.cgroups import CgroupSupport
-from sandboxes.local import probe, root_filesystem, startup
-from sandboxes.local.probe import Machine, _rlimits
+from sandboxes.local import provider, root_filesystem, startup
+from sandboxes.local.provider import Machine, _rlimits
 from sandboxes.local.skeleton import hidden_files
 from sandboxes.types import SandboxLimits
 
@@ -41,7 +41,7 @@ def test_ubuntus_restriction_has_two_ways_out(bwrap: Path, tmp_path: Path, messa
     (tmp_path / "kernel").mkdir()
     (tmp_path / "kernel" / "apparmor_restrict_unprivileged_userns").write_text("1\n")
     (tmp_path / "kernel" / "unprivileged_userns_clone").write_text("1\n")
-    said = probe.userns_problem(tmp_path)
+    said = provider.userns_problem(tmp_path)
     assert said is not None and message.removeprefix("bwrap: ") in said
     assert "sudo tee /etc/apparmor.d/bwrap && sudo apparmor_parser -r /etc/apparmor.d/bwrap" in said
     assert "userns," in said
@@ -60,18 +60,18 @@ def test_other_switches_are_named(bwrap: Path, tmp_path: Path, switch: str, way_
     fail_with(bwrap, "bwrap: No permissions to create new namespace")
     (tmp_path / switch).parent.mkdir()
     (tmp_path / switch).write_text("0\n")
-    assert way_out in (probe.userns_problem(tmp_path) or "")
+    assert way_out in (provider.userns_problem(tmp_path) or "")
 
 
 def test_where_no_switch_is_set_it_may_be_a_container(bwrap: Path, tmp_path: Path) -> None:
     fail_with(bwrap, "bwrap: Cannot mount proc on /newroot/proc: Operation not permitted")
-    said = probe.userns_problem(tmp_path) or ""
+    said = provider.userns_problem(tmp_path) or ""
     assert "mount proc" in said and "--privileged" in said and "sysctl" not in said
 
 
 def test_an_old_bubblewrap_is_told_from_a_closed_kernel(bwrap: Path, tmp_path: Path) -> None:
     fail_with(bwrap, "bwrap: Unknown option --disable-userns")
-    said = probe.userns_problem(tmp_path) or ""
+    said = provider.userns_problem(tmp_path) or ""
     assert "bubblewrap 0.6.1 is too old" in said and "0.8" in said and "sysctl" not in said
 
 

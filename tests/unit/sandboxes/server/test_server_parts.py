@@ -12,9 +12,9 @@ import pytest
 from sandboxes.errors import SandboxCapacityError, SandboxFileNotFoundError, SandboxNotFoundError
 from sandboxes.null import NullProvider
 from sandboxes.server import Grant, SandboxServer
+from sandboxes.server.app import create_request
 from sandboxes.server.bodies import CreateSandbox
 from sandboxes.server.file_routes import MultipartReader, part_head
-from sandboxes.server.sandbox_routes import create_request
 from sandboxes.server.server import Access, AccessTable, ApiError, OutputBudget, OutputLog, api_error
 from sandboxes.types import HostSource, ImageSource, SnapshotSource
 
