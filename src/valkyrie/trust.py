@@ -133,7 +133,6 @@ def is_trusted_folder(folder: Path) -> bool:
 
 
 def record_trust(code: ProjectCode) -> TrustedProject:
-    """Record the project as it is now."""
     if _kept_inside(code):
         raise UserError(
             f"{data_folder() / RECORD} would lie in the project itself, where anyone who changes the project "

@@ -91,7 +91,6 @@ class Folder:
                 raise
 
     def rmdir(self, name: str) -> None:
-        """Remove an empty folder."""
         os.rmdir(name, dir_fd=self._handle)
 
     def remove_tree(self, name: str) -> None:
@@ -259,7 +258,6 @@ class DiskArtifacts:
         """Nothing waits here."""
 
     def _sweep(self) -> None:
-        """Remove what killed programs were writing."""
         with disk_errors(f"use {self.folder}"), Folder.make(self.folder, f"{OWN}/parts") as parts:
             for entry in parts.entries():
                 if entry.modified_at < time.time() - _STALE_S:

@@ -206,7 +206,6 @@ class FileLogs(ShippedLogs):
         return {"kind": "files", "folder": str(self.folder)}
 
     def read(self, name: LogName) -> Iterator[str]:
-        """Yield what was shipped of a log, piece by piece."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with disk_errors(f"read the log of {name.task_id}", "logs"):
             try:
@@ -221,11 +220,9 @@ class FileLogs(ShippedLogs):
             yield rest
 
     def url(self, run_id: str) -> str | None:
-        """The run's folder."""
         return str(self.folder / check_key(run_id))
 
     def check(self) -> None:
-        """Raise unless files can be made here."""
         name = f".check-{uuid.uuid4().hex}"
         with disk_errors(f"write logs to {self.folder}", "logs"), Folder.make(self.folder, "") as folder:
             os.close(folder.open_file(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
@@ -295,7 +292,6 @@ class Transcripts:
             os.close(handle)
 
     def find(self, which: Which) -> bytes | None:
-        """The transcript of one attempt."""
         if which not in self._places:
             self._look_on()
         if (place := self._places.get(which)) is None:
@@ -305,7 +301,6 @@ class Transcripts:
             return file.read(place[1])
 
     def read(self, which: Which) -> Json | None:
-        """The same as data."""
         found = self.find(which)
         try:
             return None if found is None else json.loads(found)

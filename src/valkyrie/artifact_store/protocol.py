@@ -169,17 +169,14 @@ def check_prefix(prefix: str) -> str:
 
 
 def agent_key(name: str) -> str:
-    """A pushed agent's archive."""
     return f"{AGENTS}{name}.zip"
 
 
 def run_prefix(run_id: str) -> str:
-    """Everything of one run."""
     return f"benchmarks/{run_id}/"
 
 
 def frozen_agent_key(run_id: str, name: str) -> str:
-    """The agent as this run has it."""
     return f"{run_prefix(run_id)}{quote(name, safe='')}.zip"
 
 

@@ -251,13 +251,11 @@ class CloudWatchLogs(ShippedLogs):
         }
 
     def read(self, name: LogName) -> Iterator[str]:
-        """Yield what was shipped of a log, piece by piece."""
         with suppress(UnknownError):
             for events in self._pages(name):
                 yield "".join(event["message"] for event in events)
 
     def url(self, run_id: str) -> str | None:
-        """The run's group in the console."""
         if self._session.endpoint:
             return None
         region = self._session.region

@@ -123,7 +123,6 @@ def fault_code(error: Exception) -> str:
 
 
 def no_credentials(what: str, cause: str = "aws_config") -> UserError:
-    """There is nobody to be at AWS."""
     return UserError(
         f"No usable AWS credentials to {what}: run `valk config init`, log in (`aws sso login`), or export "
         "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
@@ -269,7 +268,6 @@ class AwsSession:
 
     @property
     def endpoint(self) -> str | None:
-        """Where AWS's services are instead of at AWS."""
         found = self.access.endpoint or os.environ.get("AWS_ENDPOINT_URL") or None
         if found and not found.startswith(("http://", "https://")):
             raise UserError("AWS_ENDPOINT_URL is not an http(s) URL.", cause="aws_config")

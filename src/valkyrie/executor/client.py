@@ -114,7 +114,6 @@ class ExecutorClient:
         return answer
 
     def status(self) -> Json | None:
-        """Return what it says of itself."""
         return self.ask("status")
 
     def lives(self) -> bool:

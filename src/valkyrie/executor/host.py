@@ -300,7 +300,6 @@ class ExecutorHost:
         await asyncio.to_thread(self._data.sweep_cache)
 
     def _recover(self, connection: Connection) -> int:
-        """Give back what executors held that are gone."""
         return executors.recover(connection, self.id, home=self._home)
 
     async def _work(self, control: ControlServer) -> None:
@@ -556,7 +555,6 @@ class BoundExecutor:
                 await asyncio.gather(alive, working, return_exceptions=True)
 
     def wake(self) -> None:
-        """Something of its runs was changed."""
         if self._scheduler:
             self._scheduler.wake()
 

@@ -126,7 +126,6 @@ class TransferPool:
             raise
 
     def close(self) -> None:
-        """Begin nothing more."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -316,7 +315,6 @@ class OpenRuns:
         return self._fetcher.organisation(org_id, values)
 
     def _missing(self, row: RunRow) -> list[str]:
-        """Return what the run must be handed and was not."""
         return [name for name in delivery.wanted(row.arguments) if name not in self._secrets.get(row.id, {})]
 
     async def _make(self, row: RunRow) -> RunContext:
@@ -528,7 +526,6 @@ class OpenRuns:
 
     @property
     def kept(self) -> int:
-        """Sandboxes that stay for a person to look into."""
         return sum(len(context.kept) for context in self._contexts.values())
 
     async def shell(self, run_id: str, task_id: str, k: int) -> list[str] | None:

@@ -81,7 +81,6 @@ class SandboxProxies:
         return found is not None
 
     async def close(self) -> None:
-        """End the servers."""
         self._open.clear()
         while self._servers:
             await self._servers.popitem()[1].close()

@@ -37,7 +37,6 @@ class Policy:
 
     @property
     def agent_can(self) -> bool:
-        """Whether an agent can bring it about."""
         return self.by_agent.startswith("yes")
 
 

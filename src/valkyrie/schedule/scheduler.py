@@ -41,7 +41,6 @@ def trials_by_files(limit: int) -> int:
 
 
 def host_cpus() -> int:
-    """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -68,19 +67,16 @@ class HostRoom:
         )
 
     def take(self, leased: Leased) -> None:
-        """A trial begins."""
         self.used_cpus += leased.cpus
         self.used_memory_mb += leased.memory_mb
         self.running += 1
 
     def give(self, leased: Leased) -> None:
-        """A trial ended."""
         self.used_cpus -= leased.cpus
         self.used_memory_mb -= leased.memory_mb
         self.running -= 1
 
     def left(self) -> Room:
-        """Return what is free now."""
         return Room(
             self.cpus - self.used_cpus,
             self.memory_mb - self.used_memory_mb,
@@ -194,11 +190,9 @@ class Scheduler:
 
     @property
     def active(self) -> int:
-        """Attempts in hand."""
         return len(self._work)
 
     def wake(self) -> None:
-        """Look for work now."""
         self._wake.set()
 
     def drain(self) -> None:

@@ -183,15 +183,15 @@ def run_scores(row: RunRow) -> RunScores:
     known = row.n_verified == graded
     so_far = row.score_sum / counted if counted and row.fraction else None
     confirmed_so_far = row.confirmed_sum / counted if counted and row.fraction and known else None
-    final = _finite(row.final_score) if ended else None
+    final = finite(row.final_score) if ended else None
     low, high = _range(row, planned, planned - counted, final if ended else so_far)
     if ended and not counted:  # nothing is known: that is no score of 0
         final = low = high = None
     said = ended and counted
     return RunScores(
         final_score=final,
-        score_graded=_finite(row.score_graded) if said and row.score_graded is not None else so_far,
-        score_confirmed=_finite(row.score_confirmed) if said else confirmed_so_far,
+        score_graded=finite(row.score_graded) if said and row.score_graded is not None else so_far,
+        score_confirmed=finite(row.score_confirmed) if said else confirmed_so_far,
         score_low=low,
         score_high=high,
         graded=graded,
@@ -223,8 +223,8 @@ def _range(
     return score, min(1.0, score + ungraded / planned)
 
 
-def _finite(number: float | None) -> float | None:
-    """Return what is no number is no score."""
+def finite(number: float | None) -> float | None:
+    """Return a score; None for what is no number."""
     return number if number is not None and math.isfinite(number) else None
 
 

@@ -397,7 +397,6 @@ class Store:
         return self._database.reading() if patience is None else self._database.reading(patience)
 
     def writing(self) -> AbstractContextManager[Connection]:
-        """One write transaction."""
         return self._database.writing()
 
     def write(self, work: Callable[[Connection], T]) -> T:
@@ -433,5 +432,4 @@ class Store:
         self._database.give_back()
 
     def close(self) -> None:
-        """Let go of the database."""
         self._database.close()

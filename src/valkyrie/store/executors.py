@@ -30,7 +30,6 @@ def register_executor(connection: Connection, values: Json) -> None:
 
 
 def heartbeat(connection: Connection, executor_id: str, lease_s: float) -> None:
-    """An executor lives."""
     now = schema.now(connection)
     connection.execute(
         update(executor)
@@ -40,7 +39,6 @@ def heartbeat(connection: Connection, executor_id: str, lease_s: float) -> None:
 
 
 def end_executor(connection: Connection, executor_id: str) -> None:
-    """An executor ends in order."""
     now = schema.now(connection)
     connection.execute(
         update(executor).where(executor.c.id == executor_id).values(ended_at=now, expires_at=now)
@@ -65,7 +63,6 @@ def living(connection: Connection) -> Sequence[ExecutorRow]:
 
 
 def lives_at(connection: Connection, home: str) -> bool:
-    """Return whether an executor of this home lives."""
     at_home = select(executor.c.id).where(
         executor.c.home == home, executor.c.ended_at.is_(None), executor.c.expires_at > schema.now(connection)
     )

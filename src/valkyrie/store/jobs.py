@@ -29,7 +29,6 @@ def create(connection: Connection, values: Json) -> None:
 
 
 def get(connection: Connection, job_id: str) -> JobRow:
-    """One job's row."""
     row = connection.execute(select(job).where(job.c.id == job_id)).one_or_none()
     if row is None:
         raise UnknownError(f"No job {job_id!r}. `valk job list --all` shows them.")
@@ -48,7 +47,6 @@ def locked(connection: Connection, job_id: str) -> JobRow:
 
 
 def exists(connection: Connection, job_id: str) -> bool:
-    """Return whether there is a job of that id."""
     return connection.execute(select(job.c.id).where(job.c.id == job_id)).scalar() is not None
 
 
@@ -107,7 +105,6 @@ def _beginning_with(connection: Connection, ref: str, org_id: str) -> Sequence[A
 
 
 def recent_names(connection: Connection, org_id: str) -> Sequence[str]:
-    """Return the names of the newest jobs."""
     recent = select(job.c.name).where(job.c.org_id == org_id).order_by(job.c.created_at.desc())
     return connection.execute(recent.limit(MOST_NAMES)).scalars().all()
 
@@ -156,7 +153,6 @@ def page(
 
 
 def change(connection: Connection, job_id: str, **values: Any) -> None:
-    """Change a job's own columns."""
     connection.execute(update(job).where(job.c.id == job_id).values(version=job.c.version + 1, **values))
     announce(connection)
 

@@ -144,5 +144,4 @@ class RunFolder:
 
 
 def log_of(attempt: Path) -> Path:
-    """The log beside an attempt's folder."""
     return attempt.with_name(attempt.name + ".log")

@@ -406,5 +406,4 @@ def outlook(connection: Connection, besides: Collection[str]) -> tuple[bool, flo
 
 
 def any_pending(connection: Connection) -> bool:
-    """Return whether anything is left to send at all."""
     return connection.execute(select(hook.c.id).where(hook.c.state == PENDING).limit(1)).scalar() is not None

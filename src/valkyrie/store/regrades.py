@@ -112,7 +112,6 @@ def decided(connection: Connection, run_id: str) -> Sequence[Row[Any]]:
 
 
 def next_number(connection: Connection, run_id: str) -> int:
-    """Return the number of the run's next grading."""
     found = connection.execute(select(func.max(regrade.c.number)).where(regrade.c.run_id == run_id)).scalar()
     return (found or 0) + 1
 
@@ -334,7 +333,6 @@ def _add(
 
 
 def _change(connection: Connection, run_id: str, number: int, **values: Any) -> None:
-    """Change what is stored of a grading."""
     of_number = (regrade.c.run_id == run_id, regrade.c.number == number)
     connection.execute(update(regrade).where(*of_number).values(**values))
 

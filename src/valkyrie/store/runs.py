@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from sqlalchemy import (
 from valkyrie.domain import LATEST, Category, Json, Outcome, RunState, TrialState, ended_by_agent, may_be_id
 from valkyrie.errors import UnknownError, UsageError, UserError
 from valkyrie.store import executors, jobs
-from valkyrie.store.counters import announce, count, lock_runs
+from valkyrie.store.counters import announce, count, finite, lock_runs
 from valkyrie.store.executors import ACTIVE_STATES, AT_ONCE, OPEN_RUNS, give_back
 from valkyrie.store.schema import (
     ERROR_COUNTERS,
@@ -341,7 +340,6 @@ def extend(connection: Connection, run_id: str, more: Sequence[NewTrial]) -> int
 
 
 def get(connection: Connection, run_id: str) -> RunRow:
-    """One run's row."""
     row = connection.execute(select(run).where(run.c.id == run_id)).one_or_none()
     if row is None:
         raise UnknownError(f"No run {run_id!r}. `valk run list` shows them.")
@@ -355,7 +353,6 @@ def locked(connection: Connection, run_id: str) -> RunRow:
 
 
 def known_ids(connection: Connection) -> set[str]:
-    """Ids of all runs there are."""
     return set(connection.execute(select(run.c.id)).scalars())
 
 
@@ -514,7 +511,6 @@ def was_regraded(connection: Connection, run_id: str) -> bool:
 
 
 def set_values(connection: Connection, run_id: str, **values: Any) -> None:
-    """Change a run's own columns."""
     connection.execute(update(run).where(run.c.id == run_id).values(version=run.c.version + 1, **values))
     announce(connection)
 
@@ -556,9 +552,9 @@ def conclude(
         exit_codes=exit_codes(connection, run_id) or None,
         **worked(row, now),
         final_evaluation=final,
-        final_score=_finite(final["final_score"]) if final else None,
-        score_graded=_finite(graded),
-        score_confirmed=_finite(confirmed),
+        final_score=finite(final["final_score"]) if final else None,
+        score_graded=finite(graded),
+        score_confirmed=finite(confirmed),
     )
     return True
 
@@ -583,11 +579,6 @@ def exit_codes(connection: Connection, run_id: str) -> dict[str, int]:
         .order_by(trial.c.exit_code)
     )
     return {str(row.exit_code): int(row.times) for row in connection.execute(codes)}
-
-
-def _finite(score: float | None) -> float | None:
-    """Return what is no number is no score."""
-    return score if score is not None and math.isfinite(score) else None
 
 
 def cost_note(row: RunRow) -> str | None:

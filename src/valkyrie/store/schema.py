@@ -440,7 +440,6 @@ class ForEach:
 
     @classmethod
     def insert(cls, table: Table, *columns: str) -> ForEach:
-        """An insert of rows with these columns."""
         types = {name: table.c[name].type for name in columns}
         return cls(
             types,

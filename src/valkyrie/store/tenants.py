@@ -61,14 +61,12 @@ class ApiKey:
     """How many trials of runs started with it may be in hand at once; None is no limit."""
 
     def state(self, now: float) -> str:
-        """`active`, `revoked` or `expired`."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at is not None and self.expires_at <= now else "active"
 
 
 def orgs(connection: Connection) -> Sequence[Org]:
-    """Return all organisations, oldest first."""
     return [_org(row) for row in connection.execute(select(org).order_by(org.c.created_at, org.c.id))]
 
 
@@ -320,21 +318,18 @@ def set_secret(
 
 
 def get_secret(connection: Connection, sealer: Sealer, org_id: str, name: str) -> str | None:
-    """The value kept under this name."""
     wanted = select(secret.c.sealed).where(secret.c.org_id == org_id, secret.c.name == name)
     sealed = connection.execute(wanted).scalar_one_or_none()
     return sealer.open(sealed, _about(org_id, name))[_VALUE] if sealed is not None else None
 
 
 def list_secrets(connection: Connection, org_id: str) -> Sequence[SecretView]:
-    """Names, by name."""
     columns = (secret.c.name, secret.c.created_at, secret.c.created_by)
     wanted = select(*columns).where(secret.c.org_id == org_id).order_by(secret.c.name)
     return [SecretView(row.name, row.created_at, row.created_by) for row in connection.execute(wanted)]
 
 
 def remove_secret(connection: Connection, org_id: str, name: str) -> None:
-    """Forget a name."""
     gone = connection.execute(delete(secret).where(secret.c.org_id == org_id, secret.c.name == name))
     if not gone.rowcount:
         known = [one.name for one in list_secrets(connection, org_id)]

@@ -130,7 +130,6 @@ def progress_since(connection: Connection, run_id: str, version: int) -> Iterato
 
 
 def one_trial(connection: Connection, run_id: str, task_id: str, k: int) -> TrialRow:
-    """One trial's row, result included."""
     row = connection.execute(
         select(trial).where(
             trial.c.run_id == run_id, trial.c.task_id == task_id, trial.c.k == min(k, LARGEST)
@@ -231,7 +230,6 @@ def families(connection: Connection, run_id: str) -> dict[str, str]:
 
 
 def attempts(connection: Connection, trial_id: int) -> Sequence[AttemptRow]:
-    """Return every attempt of a trial, oldest first."""
     rows = select(attempt).where(attempt.c.trial_id == trial_id).order_by(attempt.c.number)
     return cast("Sequence[AttemptRow]", connection.execute(rows).all())
 

@@ -41,7 +41,6 @@ MOST_DOLLARS = 1e6
 
 
 def parsed(text: str | bytes) -> Any:
-    """JSON, or None when it is none."""
     try:
         return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -65,7 +64,6 @@ def at(value: Any, *keys: str | int) -> Any:
 
 
 def items(value: Any) -> list[Any]:
-    """A list, or an empty one."""
     return value if isinstance(value, list) else []
 
 
@@ -77,7 +75,6 @@ def tokens(value: Any) -> int:
 
 
 def dollars(value: Any) -> float | None:
-    """A cost, or None for what is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value <= MOST_DOLLARS and math.isfinite(value) else None

@@ -23,7 +23,6 @@ class TrajectoryError(UserError, ValueError):
 
 
 def must(reader: Reader) -> Any:
-    """A field that has to be there."""
     return field(metadata={"read": reader})
 
 

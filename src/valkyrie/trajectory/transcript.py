@@ -72,7 +72,6 @@ class Transcript:
     """Keys of a foreign record that have no place here."""
 
     def of_type(self, *types: str) -> Iterator[Event]:
-        """Its events of these types, in order."""
         return (event for event in self.events if event.type in types)
 
 
@@ -178,7 +177,6 @@ def turn_starts(events: Sequence[Event]) -> list[int]:
 
 
 def last_said(events: Sequence[Event]) -> str | None:
-    """The last words of the agent, if it said any."""
     for event in reversed(events):
         content = event.data.get("content")
         if event.type == "assistant_message" and isinstance(content, str) and content.strip():

@@ -429,7 +429,6 @@ class Attempt:
 
 
 def _sum(one: float | None, other: float | None) -> float | None:
-    """Of what is known."""
     known = [cost for cost in (one, other) if cost is not None]
     return sum(known) if known else None
 

@@ -78,7 +78,6 @@ class AgentEnvironment:
 
     @property
     def needed(self) -> bool:
-        """Whether there is anything to give."""
         return self.layer is not None or self.proxy is not None
 
     @property
@@ -173,11 +172,9 @@ class Controls:
         self._locks: dict[str, asyncio.Lock] = {}
 
     def lock(self, key: str) -> asyncio.Lock:
-        """The lock under which one control runs."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     def read(self, key: str) -> Json | None:
-        """Return what a control found, if it ran."""
         try:
             found: Json = json.loads((self._folder / f"{key}.json").read_text("utf-8"))
         except (OSError, ValueError):
@@ -401,7 +398,6 @@ class RunContext:
         return task if env == task.env else replace(task, env=env)
 
     def sandbox_request(self, leased: Leased, task: TaskSpec) -> SandboxCreateRequest:
-        """Return what an attempt asks of the provider."""
         return SandboxCreateRequest.model_construct(
             source=self._source(task),
             resources=None,

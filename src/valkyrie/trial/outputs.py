@@ -266,7 +266,6 @@ def _archive(folder: Path, target: Path, masker: Masker | None) -> None:
 
 
 def scrub(folder: Path, masker: Masker | None) -> None:
-    """Mask secret values in every kept file."""
     if masker is not None and folder.exists():
         for path in list(folder.rglob("*")):
             if path.is_file() and not path.is_symlink():
@@ -627,7 +626,6 @@ def _count(value: object) -> int:
 
 
 def _number(value: object) -> float | None:
-    """A finite number that is not negative, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         return None
     return float(min(value, MOST_TOKENS))

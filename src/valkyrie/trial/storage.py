@@ -42,7 +42,6 @@ Carry = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 async def in_a_thread(work: Callable[[], None]) -> None:
-    """Do it in one of the loop's own threads."""
     await asyncio.to_thread(work)
 
 
@@ -60,7 +59,6 @@ class RemoteStorage:
             self.logs.follow(_name(leased), log)
 
     def ended(self, leased: Leased) -> None:
-        """Nothing more comes in its log."""
         if self.logs:
             self.logs.ended(_name(leased))
 
@@ -368,7 +366,6 @@ async def fetch(kept: KeptWork, away: RemoteStorage, run_id: str, digest: str) -
 
 
 def digest_of(archive: Path) -> str:
-    """Return the digest an archive is kept under."""
     digest = hashlib.sha256()
     with archive.open("rb") as source:
         while piece := source.read(_PIECE):
@@ -377,7 +374,6 @@ def digest_of(archive: Path) -> str:
 
 
 def write_record(folder: Path, record: Json) -> None:
-    """Write what was packed into an attempt's folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RECORD).write_text(json.dumps(record), encoding="utf-8")
 

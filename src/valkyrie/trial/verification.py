@@ -684,13 +684,11 @@ def masked(attempt: Attempt) -> AbstractContextManager[OutputSink]:
 
 
 def _is_empty(archive: Path) -> bool:
-    """Return whether a tar file has no member."""
     with archive.open("rb") as file:
         return not file.read(512).strip(b"\0")
 
 
 def _paths_in(archive: Path) -> list[str]:
-    """The paths of an archive's members."""
     if _is_empty(archive):
         return []
     with tarfile.open(archive, "r:") as tar:
