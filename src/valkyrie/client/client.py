@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from benchmark_runner.agent_bundle.bundle import NAME, pack, read_contract, unpack
 from benchmark_runner.agent_bundle.contract import load_contract
+from valkyrie import views
 from valkyrie.agents.library import check_name
 from valkyrie.benchmarks.task_dir.upload import pack_upload
 from valkyrie.client.connection import (
@@ -52,49 +53,6 @@ from valkyrie.errors import (
     UserError,
 )
 from valkyrie.text import did_you_mean
-from valkyrie.views import (
-    AgentView,
-    AttemptView,
-    BenchmarkView,
-    DiskView,
-    ErrorGroup,
-    GradingComparison,
-    GradingView,
-    IngestedRun,
-    JobAgent,
-    JobChange,
-    JobFilter,
-    JobPage,
-    JobPlan,
-    JobRequest,
-    JobRetry,
-    JobStop,
-    JobView,
-    LogLine,
-    LogQuery,
-    OutputsWanted,
-    PlanView,
-    QueueView,
-    RegradeRequest,
-    RegradeView,
-    ResultsLink,
-    ResultsWanted,
-    ResumeRequest,
-    RetryRequest,
-    RunFilter,
-    RunPage,
-    RunRequest,
-    RunView,
-    SecretView,
-    StartedJob,
-    StartedRun,
-    StopRequest,
-    TasksRequest,
-    TasksView,
-    TrialFilter,
-    TrialView,
-    UpdateRequest,
-)
 
 if TYPE_CHECKING:
     import httpx
@@ -230,37 +188,37 @@ class ValkyrieClient:
         """Forget them."""
         await self._delete(path("organisation", "credentials"))
 
-    async def disk(self) -> DiskView:
+    async def disk(self) -> views.DiskView:
         """Return where the tracker's bytes are."""
-        return await self._get(DiskView, path("disk"))
+        return await self._get(views.DiskView, path("disk"))
 
     async def executor_status(self) -> Json | None:
         """Return what the executor beside the tracker says of itself; None when there is none."""
         answer: Json | None = await self._connection.ask(TrackerCall("GET", path("executor")))
         return answer
 
-    async def queue(self) -> QueueView:
+    async def queue(self) -> views.QueueView:
         """Open runs in the order they are served, and the executors that live."""
-        return await self._get(QueueView, path("queue"))
+        return await self._get(views.QueueView, path("queue"))
 
     # Runs
 
-    async def plan(self, request: RunRequest) -> PlanView:
+    async def plan(self, request: views.RunRequest) -> views.PlanView:
         """Return what `start` would do, checked in full; starts nothing."""
-        return await self._post(PlanView, path("runs", "plan"), changed(request), repeatable=True)
+        return await self._post(views.PlanView, path("runs", "plan"), changed(request), repeatable=True)
 
-    async def start(self, request: RunRequest, *, key: str | None = None) -> StartedRun:
+    async def start(self, request: views.RunRequest, *, key: str | None = None) -> views.StartedRun:
         """Start a run. Two starts with the same `key` are one run, so it is safe to ask again."""
-        return await self._start(StartedRun, path("runs"), changed(request), key)
+        return await self._start(views.StartedRun, path("runs"), changed(request), key)
 
-    async def fetch(self, ref: str) -> RunView:
+    async def fetch(self, ref: str) -> views.RunView:
         """One run as it stands."""
         word = ref.strip()
         if may_be_id(word):
-            return await self._get(RunView, path("runs", word))
+            return await self._get(views.RunView, path("runs", word))
         if not word:
             raise UsageError("A run is named by its id, a job's name, JOB/AGENT or latest.")
-        return await self._get(RunView, path("runs", "named"), params({"ref": word}))
+        return await self._get(views.RunView, path("runs", "named"), params({"ref": word}))
 
     async def _path(self, ref: str, *parts: str) -> str:
         """Return the path of a run, or of a part of it."""
@@ -286,7 +244,7 @@ class ValkyrieClient:
             async for event in found:
                 yield event
 
-    async def follow(self, ref: str) -> AsyncGenerator[RunView, None]:
+    async def follow(self, ref: str) -> AsyncGenerator[views.RunView, None]:
         """Yield the run now, then again after every change, until it ended (that view is the last)."""
         told = False
         try:
@@ -301,7 +259,7 @@ class ValkyrieClient:
             if not told:
                 raise  # else it was deleted meanwhile: nothing more will happen to it
 
-    async def wait(self, ref: str, *, timeout: float | None = None) -> RunView:
+    async def wait(self, ref: str, *, timeout: float | None = None) -> views.RunView:
         """Return when the run ended; TimeoutError when it did not in time."""
         run = await self.fetch(ref)
         try:
@@ -310,17 +268,17 @@ class ValkyrieClient:
         except TimeoutError:
             raise TimeoutError(f"Run {run.id[:8]} did not end within {timeout:g} s; it goes on.") from None
 
-    async def _ended(self, run: RunView) -> RunView:
+    async def _ended(self, run: views.RunView) -> views.RunView:
         """Changes come as events; that nobody works on the run is seen by looking."""
         worked_at = time.monotonic()
-        async with aclosing(self.follow(run.id)) as views:
-            coming = asyncio.ensure_future(_next(views))
+        async with aclosing(self.follow(run.id)) as told:
+            coming = asyncio.ensure_future(_next(told))
             try:
                 while not RunState(run.state).terminal:
                     await asyncio.wait({coming}, timeout=LOOK_EVERY_S)
                     if coming.done():
                         run = coming.result() or await self.fetch(run.id)
-                        coming = asyncio.ensure_future(_next(views))
+                        coming = asyncio.ensure_future(_next(told))
                     else:
                         run = await self._look(run)
                     if run.executor == "alive":
@@ -333,101 +291,103 @@ class ValkyrieClient:
                 await asyncio.wait({coming})
         return run
 
-    async def _look(self, run: RunView) -> RunView:
+    async def _look(self, run: views.RunView) -> views.RunView:
         """Return the run now, or as it was: when the tracker cannot say, the stream waits for it."""
         try:
             return await self.fetch(run.id)
         except (InfrastructureError, StoreError):
             return run
 
-    async def list(self, query: RunFilter | None = None) -> RunPage:
+    async def list(self, query: views.RunFilter | None = None) -> views.RunPage:
         """Runs that match, a page at a time: `cursor` of one page leads to the next."""
-        asked = changed(query or RunFilter())
+        asked = changed(query or views.RunFilter())
         order = {} if asked.pop("newest_first", True) else {"order": "asc"}
-        return await self._get(RunPage, path("runs"), params({**asked, **order}))
+        return await self._get(views.RunPage, path("runs"), params({**asked, **order}))
 
-    async def trials(self, ref: str, query: TrialFilter | None = None) -> tuple[Sequence[TrialView], int]:
+    async def trials(
+        self, ref: str, query: views.TrialFilter | None = None
+    ) -> tuple[Sequence[views.TrialView], int]:
         """Trials that match, and how many match in all."""
-        asked = params(changed(query or TrialFilter()))
+        asked = params(changed(query or views.TrialFilter()))
         answer = await self._get(dict[str, Any], await self._path(ref, "trials"), asked)
-        rows = self._connection.view(list[TrialView], answer.get("trials"))
+        rows = self._connection.view(list[views.TrialView], answer.get("trials"))
         return rows, self._connection.view(int, answer.get("total"))
 
-    async def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[AttemptView]:
+    async def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[views.AttemptView]:
         """Return every attempt of one trial, oldest first."""
         query = params({"task_id": task_id, "k": k})
-        return await self._get(list[AttemptView], await self._path(ref, "attempts"), query)
+        return await self._get(list[views.AttemptView], await self._path(ref, "attempts"), query)
 
-    async def errors(self, ref: str) -> Sequence[ErrorGroup]:
+    async def errors(self, ref: str) -> Sequence[views.ErrorGroup]:
         """Return the run's open errors, alike ones together."""
-        return await self._get(list[ErrorGroup], await self._path(ref, "errors"))
+        return await self._get(list[views.ErrorGroup], await self._path(ref, "errors"))
 
-    @fields_of(StopRequest)
-    async def stop(self, ref: str, request: StopRequest) -> RunView:
+    @fields_of(views.StopRequest)
+    async def stop(self, ref: str, request: views.StopRequest) -> views.RunView:
         """Pending trials become STOPPED; running ones finish, unless `force` kills them."""
-        return await self._post(RunView, await self._path(ref, "stop"), changed(request))
+        return await self._post(views.RunView, await self._path(ref, "stop"), changed(request))
 
-    @fields_of(ResumeRequest)
-    async def resume(self, ref: str, request: ResumeRequest) -> StartedRun:
+    @fields_of(views.ResumeRequest)
+    async def resume(self, ref: str, request: views.ResumeRequest) -> views.StartedRun:
         """STOPPED trials run again; what was interrupted goes on. Headers are not stored: give them again."""
-        return await self._post(StartedRun, await self._path(ref, "resume"), changed(request))
+        return await self._post(views.StartedRun, await self._path(ref, "resume"), changed(request))
 
-    @fields_of(RetryRequest)
-    async def retry(self, ref: str, request: RetryRequest) -> StartedRun:
+    @fields_of(views.RetryRequest)
+    async def retry(self, ref: str, request: views.RetryRequest) -> views.StartedRun:
         """As `resume`, and ERROR trials too (only of `category`, if given)."""
-        return await self._post(StartedRun, await self._path(ref, "retry"), changed(request))
+        return await self._post(views.StartedRun, await self._path(ref, "retry"), changed(request))
 
-    @fields_of(UpdateRequest)
-    async def update(self, ref: str, request: UpdateRequest) -> RunView:
+    @fields_of(views.UpdateRequest)
+    async def update(self, ref: str, request: views.UpdateRequest) -> views.RunView:
         """Change a live run."""
         # Setting the same values twice changes nothing.
         call = TrackerCall("PATCH", await self._path(ref), body=changed(request), repeatable=True)
-        return await self._connection.get(RunView, call)
+        return await self._connection.get(views.RunView, call)
 
     async def delete(self, ref: str) -> None:
         """Forget an ended run and everything kept of it."""
         await self._delete(await self._path(ref))
 
-    async def regrade(self, ref: str, request: RegradeRequest | None = None) -> RegradeView:
+    async def regrade(self, ref: str, request: views.RegradeRequest | None = None) -> views.RegradeView:
         """Grade the kept work of an ended run's trials again, without running agents.
 
         `tests` is the name of a benchmark, or `upload:<digest>` of a folder that was uploaded.
         """
-        body = changed(request or RegradeRequest())
-        return await self._post(RegradeView, await self._path(ref, "regrade"), body)
+        body = changed(request or views.RegradeRequest())
+        return await self._post(views.RegradeView, await self._path(ref, "regrade"), body)
 
-    async def gradings(self, ref: str) -> Sequence[GradingView]:
+    async def gradings(self, ref: str) -> Sequence[views.GradingView]:
         """Return the run's gradings by number; 0 is the one its own trials made."""
-        return await self._get(list[GradingView], await self._path(ref, "gradings"))
+        return await self._get(list[views.GradingView], await self._path(ref, "gradings"))
 
-    async def use_grading(self, ref: str, number: int) -> RunView:
+    async def use_grading(self, ref: str, number: int) -> views.RunView:
         """Make one grading the run's own: verdicts, counters and final score."""
         where = await self._path(ref, "gradings", str(number), "use")
-        return await self._post(RunView, where, repeatable=True)
+        return await self._post(views.RunView, where, repeatable=True)
 
-    async def compare_gradings(self, ref: str, a: int, b: int) -> GradingComparison:
+    async def compare_gradings(self, ref: str, a: int, b: int) -> views.GradingComparison:
         """Return which trials two gradings of the run judge differently."""
         where = await self._path(ref, "gradings", "compare")
-        return await self._get(GradingComparison, where, params({"a": a, "b": b}))
+        return await self._get(views.GradingComparison, where, params({"a": a, "b": b}))
 
-    @fields_of(ResultsWanted)
-    async def results(self, ref: str, request: ResultsWanted) -> Json:
+    @fields_of(views.ResultsWanted)
+    async def results(self, ref: str, request: views.ResultsWanted) -> Json:
         """Return the results file's content; their service scores some tasks anew, with the headers."""
         where = await self._path(ref, "results")
         return await self._post(dict[str, Any], where, changed(request), repeatable=True)
 
     async def download_results(
-        self, ref: str, target: Path, request: ResultsWanted = ResultsWanted()
+        self, ref: str, target: Path, request: views.ResultsWanted = views.ResultsWanted()
     ) -> None:
         """Write the results file to `target` as it comes; it may be larger than memory."""
         call = TrackerCall("POST", await self._path(ref, "results"), body=changed(request), repeatable=True)
         await self._connection.download(call, target)
 
-    @fields_of(ResultsWanted)
-    async def upload_results(self, ref: str, request: ResultsWanted) -> ResultsLink:
+    @fields_of(views.ResultsWanted)
+    async def upload_results(self, ref: str, request: views.ResultsWanted) -> views.ResultsLink:
         """Put the results file where the tracker keeps artifacts."""
         where = await self._path(ref, "results", "upload")
-        return await self._post(ResultsLink, where, changed(request), repeatable=True)
+        return await self._post(views.ResultsLink, where, changed(request), repeatable=True)
 
     async def outputs(
         self,
@@ -442,7 +402,7 @@ class ValkyrieClient:
         `files` names some of them, as patterns (`agent/*`). Everything is on disk, whole, before the first
         file of it appears.
         """
-        body = changed(OutputsWanted(task_ids, files))
+        body = changed(views.OutputsWanted(task_ids, files))
         call = TrackerCall("POST", await self._path(ref, "outputs"), body=body, repeatable=True)
         with tempfile.TemporaryDirectory(prefix=".valkyrie-", dir=_existing(destination)) as folder:
             archive = Path(folder) / "outputs.tar"
@@ -462,10 +422,12 @@ class ValkyrieClient:
             async for piece in pieces:
                 yield piece
 
-    async def run_logs(self, ref: str, query: LogQuery | None = None) -> AsyncGenerator[LogLine, None]:
+    async def run_logs(
+        self, ref: str, query: views.LogQuery | None = None
+    ) -> AsyncGenerator[views.LogLine, None]:
         """Logs of many trials, those of each one's last attempt unless said."""
         where = await self._path(ref, "logs")
-        call = TrackerCall("POST", where, body=changed(query or LogQuery()), repeatable=True)
+        call = TrackerCall("POST", where, body=changed(query or views.LogQuery()), repeatable=True)
         async with aclosing(log_lines(self._connection, call)) as pieces:
             async for piece in pieces:
                 yield piece
@@ -478,23 +440,23 @@ class ValkyrieClient:
 
     # Jobs: several runs started together
 
-    async def plan_job(self, request: JobRequest) -> JobPlan:
+    async def plan_job(self, request: views.JobRequest) -> views.JobPlan:
         """Return what `start_job` would do, checked in full; starts nothing."""
-        return await self._post(JobPlan, path("jobs", "plan"), _said(request), repeatable=True)
+        return await self._post(views.JobPlan, path("jobs", "plan"), _said(request), repeatable=True)
 
-    async def start_job(self, request: JobRequest, *, key: str | None = None) -> StartedJob:
+    async def start_job(self, request: views.JobRequest, *, key: str | None = None) -> views.StartedJob:
         """Start a job. Two starts with the same `key` are one job, so it is safe to ask again."""
-        return await self._start(StartedJob, path("jobs"), _said(request), key)
+        return await self._start(views.StartedJob, path("jobs"), _said(request), key)
 
-    async def job(self, ref: str) -> JobView:
+    async def job(self, ref: str) -> views.JobView:
         """One job as it stands, with its runs."""
-        return await self._get(JobView, await self._job_path(ref))
+        return await self._get(views.JobView, await self._job_path(ref))
 
-    async def jobs(self, query: JobFilter | None = None) -> JobPage:
+    async def jobs(self, query: views.JobFilter | None = None) -> views.JobPage:
         """Jobs that match, newest first, a page at a time: `cursor` of one page leads to the next."""
-        return await self._get(JobPage, path("jobs"), params(changed(query or JobFilter())))
+        return await self._get(views.JobPage, path("jobs"), params(changed(query or views.JobFilter())))
 
-    async def job_events(self, ref: str, *, after: int | None = None) -> AsyncGenerator[JobView, None]:
+    async def job_events(self, ref: str, *, after: int | None = None) -> AsyncGenerator[views.JobView, None]:
         """Yield the job now, then again after every change, until it ended (that view is the last).
 
         Goes on after interruptions. `after` is the version that is known already.
@@ -506,22 +468,22 @@ class ValkyrieClient:
                 if job.ended:
                     return
 
-    @fields_of(JobStop)
-    async def stop_job(self, ref: str, request: JobStop) -> JobView:
+    @fields_of(views.JobStop)
+    async def stop_job(self, ref: str, request: views.JobStop) -> views.JobView:
         """Pending trials of all its runs become STOPPED; running ones finish, unless `force` kills them."""
-        return await self._post(JobView, await self._job_path(ref, "stop"), changed(request))
+        return await self._post(views.JobView, await self._job_path(ref, "stop"), changed(request))
 
-    async def resume_job(self, ref: str, change: JobChange | None = None) -> StartedJob:
+    async def resume_job(self, ref: str, change: views.JobChange | None = None) -> views.StartedJob:
         """Go on with what was stopped or interrupted, perhaps with more agents, tasks or trials."""
-        body = changed(change or JobChange())
+        body = changed(change or views.JobChange())
         if change and change.agents:
             body["agents"] = _agents(change.agents)
-        return await self._post(StartedJob, await self._job_path(ref, "resume"), body)
+        return await self._post(views.StartedJob, await self._job_path(ref, "resume"), body)
 
-    @fields_of(JobRetry)
-    async def retry_job(self, ref: str, request: JobRetry) -> StartedJob:
+    @fields_of(views.JobRetry)
+    async def retry_job(self, ref: str, request: views.JobRetry) -> views.StartedJob:
         """As `resume_job`, and ERROR trials too (only of `category`, if given)."""
-        return await self._post(StartedJob, await self._job_path(ref, "retry"), changed(request))
+        return await self._post(views.StartedJob, await self._job_path(ref, "retry"), changed(request))
 
     async def delete_job(self, ref: str) -> None:
         """Forget an ended job, its runs, and everything kept of them."""
@@ -533,7 +495,7 @@ class ValkyrieClient:
         if not text:
             raise UsageError("A job is named by its id, the beginning of it, or its name.")
         if "/" in text or text in (".", ".."):
-            found = (await self.jobs(JobFilter(name=text, limit=1))).jobs
+            found = (await self.jobs(views.JobFilter(name=text, limit=1))).jobs
             if not found:
                 raise UnknownError(f"No job {text[:80]!r}. `valk job list --all` shows them.")
             text = found[0].id
@@ -541,13 +503,13 @@ class ValkyrieClient:
 
     # Agents, secrets, benchmarks, and results that came about elsewhere
 
-    async def agents(self) -> Sequence[AgentView]:
+    async def agents(self) -> Sequence[views.AgentView]:
         """Pushed agents by name."""
-        return await self._get(list[AgentView], path("agents"))
+        return await self._get(list[views.AgentView], path("agents"))
 
     async def push_agent(
         self, folder: Path, name: str | None = None, *, origin: str | None = None
-    ) -> AgentView:
+    ) -> views.AgentView:
         """Send an agent's folder, over an earlier one of that name; its contract is checked first."""
         if not folder.is_dir():
             raise UsageError(f"{folder} is no folder. An agent is a folder with a contract.yaml.")
@@ -556,10 +518,10 @@ class ValkyrieClient:
         async with _packed(lambda target: pack(folder, name, target)) as archive:
             return await self.push_archive(archive, name, origin=origin)
 
-    async def push_archive(self, archive: Path, name: str, *, origin: str | None = None) -> AgentView:
+    async def push_archive(self, archive: Path, name: str, *, origin: str | None = None) -> views.AgentView:
         """Send an agent that is an archive already."""
         call = TrackerCall("PUT", path("agents", name), params({"origin": origin}), file=archive)
-        return self._connection.view(AgentView, await self._put(call))
+        return self._connection.view(views.AgentView, await self._put(call))
 
     async def remove_agent(self, name: str) -> None:
         """Forget a pushed agent; runs keep their own copy."""
@@ -640,7 +602,7 @@ class ValkyrieClient:
         label: str | None = None,
         dry_run: bool = False,
         replace: bool = False,
-    ) -> Sequence[IngestedRun]:
+    ) -> Sequence[views.IngestedRun]:
         """Send results that came about elsewhere: folders of evals' results.jsonl, or of runners' runs.
 
         The same results are stored once. `replace` takes a run again that says something else now.
@@ -651,12 +613,12 @@ class ValkyrieClient:
         async with _packed(lambda target: names.update(pack_sources(sources, target))) as archive:
             call = TrackerCall("PUT", path("ingest"), params(wish), file=archive)
             answer = await self._put(call)
-        found = self._connection.view(list[IngestedRun], answer)
+        found = self._connection.view(list[views.IngestedRun], answer)
         return [dataclasses.replace(one, file=names.get(one.file, one.file)) for one in found]
 
-    async def secrets(self) -> Sequence[SecretView]:
+    async def secrets(self) -> Sequence[views.SecretView]:
         """Return names of the organisation's secrets; values are never given back."""
-        return await self._get(list[SecretView], path("secrets"))
+        return await self._get(list[views.SecretView], path("secrets"))
 
     async def set_secret(self, name: str, value: str) -> None:
         """Keep a secret, encrypted, for the organisation."""
@@ -666,13 +628,15 @@ class ValkyrieClient:
         """Forget a secret."""
         await self._delete(path("secrets", name))
 
-    async def benchmarks(self) -> Sequence[BenchmarkView]:
+    async def benchmarks(self) -> Sequence[views.BenchmarkView]:
         """Return the benchmarks the tracker knows by name."""
-        return await self._get(list[BenchmarkView], path("benchmarks"))
+        return await self._get(list[views.BenchmarkView], path("benchmarks"))
 
-    async def benchmark_tasks(self, request: TasksRequest) -> TasksView:
+    async def benchmark_tasks(self, request: views.TasksRequest) -> views.TasksView:
         """Task ids of a benchmark, in its own order."""
-        return await self._post(TasksView, path("benchmarks", "tasks"), changed(request), repeatable=True)
+        return await self._post(
+            views.TasksView, path("benchmarks", "tasks"), changed(request), repeatable=True
+        )
 
 
 @asynccontextmanager
@@ -689,7 +653,7 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _said(request: JobRequest) -> Json:
+def _said(request: views.JobRequest) -> Json:
     """Return what a request for a job says beyond its defaults."""
     template = changed(request.template)
     for name in ("agent", "model"):
@@ -699,12 +663,12 @@ def _said(request: JobRequest) -> Json:
     return {**changed(request), "agents": _agents(request.agents), "template": template}
 
 
-def _agents(agents: Sequence[JobAgent]) -> list[Json]:
+def _agents(agents: Sequence[views.JobAgent]) -> list[Json]:
     return [{name: value for name, value in asdict(one).items() if value} for one in agents]
 
 
-async def _next(views: AsyncIterator[RunView]) -> RunView | None:
-    return await anext(views, None)
+async def _next(stream: AsyncIterator[views.RunView]) -> views.RunView | None:
+    return await anext(stream, None)
 
 
 def _existing(folder: Path) -> Path:

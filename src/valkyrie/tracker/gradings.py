@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from sandboxes.masker import Masker
-from valkyrie import benchmarks
+from valkyrie import benchmarks, views
 from valkyrie.artifact_store.protocol import attempt_prefix, upload_key
 from valkyrie.benchmarks.protocol import computed, confirmed_score, grades_of
 from valkyrie.domain import Category, Json, Outcome, RunState, TrialState, ended_by_agent, worst_score
@@ -31,17 +31,6 @@ from valkyrie.tracker.run_reader import RunReader
 from valkyrie.tracker.runs import RunVerbs
 from valkyrie.tracker.secrets import given_again, service_headers
 from valkyrie.trial.storage import KeptWork, read_record, work_key
-from valkyrie.views import (
-    GradingChange,
-    GradingComparison,
-    GradingView,
-    RegradeRequest,
-    RegradeView,
-    RunRequest,
-    RunView,
-    ScoreView,
-    TrialLeftOut,
-)
 
 if TYPE_CHECKING:
     from valkyrie.artifact_store.protocol import ArtifactStore
@@ -71,7 +60,7 @@ class GradingVerbs:
         self._reader = reader
         self._runs = runs
 
-    def regrade(self, ref: str, request: RegradeRequest) -> RegradeView:
+    def regrade(self, ref: str, request: views.RegradeRequest) -> views.RegradeView:
         """Grade kept work again: plan, check, store, hand to an executor."""
         if request.tests and request.judge:
             raise UsageError("--tests and --judge exclude each other.")
@@ -91,11 +80,11 @@ class GradingVerbs:
             arguments, notices = self._graders(row, chosen, request, Path(scratch))
             trials = [(one.task_id, one.k) for one in chosen]
             if request.dry_run:
-                return RegradeView(
+                return views.RegradeView(
                     self._reader.fetch(row.id), number, row.grading, trials, left_out, notices, started=False
                 )
             more = self._begin(row, number, chosen, {**arguments, "trials": len(chosen)})
-        return RegradeView(
+        return views.RegradeView(
             self._reader.fetch(row.id), number, row.grading, trials, left_out, [*notices, *more], started=True
         )
 
@@ -117,25 +106,25 @@ class GradingVerbs:
         return [*notices, *self._context.dispatch.deliver(row.id, values)]
 
     def _choose(
-        self, row: RunRow, rows: Sequence[Any], request: RegradeRequest
-    ) -> tuple[list[_Chosen], list[TrialLeftOut]]:
+        self, row: RunRow, rows: Sequence[Any], request: views.RegradeRequest
+    ) -> tuple[list[_Chosen], list[views.TrialLeftOut]]:
         """Return the trials that can be graded again, and the others with the reason."""
         place = (row.place or {}).get("artifacts")
         artifacts = self._context.organisation.artifacts(place) if place else None
         kept = _KeptTrials(row, KeptWork(self._context.data.run(row.id)), artifacts)
         judged = _judged_spec(row) if request.judge else None
         chosen: list[_Chosen] = []
-        left_out: list[TrialLeftOut] = []
+        left_out: list[views.TrialLeftOut] = []
         for one in rows:
             told = kept.judged(one, judged) if judged else kept.packed(one)
             if isinstance(told, str):
-                left_out.append(TrialLeftOut(one.task_id, one.k, told))
+                left_out.append(views.TrialLeftOut(one.task_id, one.k, told))
             else:
                 chosen.append(_Chosen(one.id, one.task_id, one.k, told))
         return chosen, left_out
 
     def _graders(
-        self, row: RunRow, chosen: Sequence[_Chosen], request: RegradeRequest, scratch: Path
+        self, row: RunRow, chosen: Sequence[_Chosen], request: views.RegradeRequest, scratch: Path
     ) -> tuple[Json, Sequence[str]]:
         """Return what the executor opens to grade with, frozen, and what the user should know."""
         if request.judge:
@@ -143,7 +132,7 @@ class GradingVerbs:
             return {"judge": request.judge, "source": {**row.benchmark_source, "options": options}}, []
         if not request.tests:
             return {}, []
-        asked = RunRequest(
+        asked = views.RunRequest(
             agent="",
             benchmark=request.tests,
             dataset=row.dataset,
@@ -178,36 +167,36 @@ class GradingVerbs:
 
     # Gradings
 
-    def gradings(self, ref: str) -> Sequence[GradingView]:
+    def gradings(self, ref: str) -> Sequence[views.GradingView]:
         """Return the run's gradings, 0 first; only that one if it was never graded again."""
         with self._context.store.reading() as connection:
             row = runs.get(connection, self._context.resolve(connection, ref))
             found = regrades.gradings(connection, row.id)
         return [_grading_view(one, row) for one in found] or [_own_view(row)]
 
-    def use_grading(self, ref: str, number: int) -> RunView:
+    def use_grading(self, ref: str, number: int) -> views.RunView:
         """Make one grading the run's own: verdicts, counters and final score."""
         with self._context.store.writing() as connection:
             run_id = self._context.resolve(connection, ref)
             regrades.use(connection, run_id, number, time.time())
         return self._reader.fetch(run_id)
 
-    def compare_gradings(self, ref: str, a: int, b: int) -> GradingComparison:
+    def compare_gradings(self, ref: str, a: int, b: int) -> views.GradingComparison:
         """Return which trials two gradings of a run judge differently."""
-        views = {view.number: view for view in self.gradings(ref)}
+        found = {view.number: view for view in self.gradings(ref)}
         with self._context.store.reading() as connection:
             row = runs.get(connection, self._context.resolve(connection, ref))
             for number in (a, b):
-                if number not in views or number:
+                if number not in found or number:
                     regrades.usable(connection, row.id, number)
             both = [regrades.verdicts(connection, row.id, number) for number in (a, b)]
         changes = [
             change for one, other in zip(*both, strict=True) if (change := _change(one, other)) is not None
         ]
-        return GradingComparison(
+        return views.GradingComparison(
             run_id=row.id,
-            a=views[a],
-            b=views[b],
+            a=found[a],
+            b=found[b],
             trials=len(both[0]),
             same=len(both[0]) - len(changes),
             changes=changes,
@@ -289,7 +278,7 @@ def _no_attempt(one: Any) -> str | None:
     return None
 
 
-def _check_kind(row: RunRow, request: RegradeRequest) -> None:
+def _check_kind(row: RunRow, request: views.RegradeRequest) -> None:
     kind = row.benchmark_source.get("kind")
     if not RunState(row.state).terminal:
         raise UserError(f"Run {row.id[:8]} is {row.state}; wait for its end, or stop it first.")
@@ -309,7 +298,7 @@ def _judged_spec(row: RunRow) -> Any:
     return JudgedSpec(row.benchmark_source)
 
 
-def _nothing(run_id: str, left_out: Sequence[TrialLeftOut]) -> str:
+def _nothing(run_id: str, left_out: Sequence[views.TrialLeftOut]) -> str:
     reasons: dict[str, list[str]] = {}
     for one in left_out:
         reasons.setdefault(one.reason, []).append(one.task_id if not one.k else f"{one.task_id}#{one.k}")
@@ -347,7 +336,7 @@ async def _check_tests(
     return notices
 
 
-def _change(one: GradingVerdict, other: GradingVerdict) -> GradingChange | None:
+def _change(one: GradingVerdict, other: GradingVerdict) -> views.GradingChange | None:
     graded = [verdict.state is TrialState.FINISHED for verdict in (one, other)]
     if not any(graded):
         return None
@@ -360,7 +349,7 @@ def _change(one: GradingVerdict, other: GradingVerdict) -> GradingChange | None:
             return None
     else:
         kind = "now graded" if graded[1] else "no longer graded"
-    return GradingChange(
+    return views.GradingChange(
         task_id=one.task_id,
         k=one.k,
         kind=kind,  # type: ignore[arg-type]
@@ -373,12 +362,12 @@ def _change(one: GradingVerdict, other: GradingVerdict) -> GradingChange | None:
     )
 
 
-def _grading_view(found: Any, row: RunRow) -> GradingView:
+def _grading_view(found: Any, row: RunRow) -> views.GradingView:
     arguments: Mapping[str, Any] = found.arguments
     state = "ended" if found.finished_at is not None else "under way"
     for word in ("outdated", "dropped"):
         state = word if arguments.get(word) else state
-    return GradingView(
+    return views.GradingView(
         number=found.number,
         created_at=found.created_at,
         finished_at=found.finished_at,
@@ -395,8 +384,8 @@ def _grading_view(found: Any, row: RunRow) -> GradingView:
     )
 
 
-def _own_view(row: RunRow) -> GradingView:
-    return GradingView(
+def _own_view(row: RunRow) -> views.GradingView:
+    return views.GradingView(
         number=0,
         created_at=row.created_at,
         finished_at=row.finished_at,
@@ -420,7 +409,7 @@ TIMEOUT_S = 60.0
 
 def rescored(
     row: Any, trials: Sequence[Any], organisation: Organisation, headers: Mapping[str, str]
-) -> tuple[Json, ScoreView]:
+) -> tuple[Json, views.ScoreView]:
     """Return the benchmark's verdict on these trials of a run, and the named numbers over them.
 
     Only a benchmark's own service can compute its score: where it cannot be asked, there is none, and the
@@ -454,7 +443,7 @@ async def _asked(
 
 def _numbers(
     row: Any, trials: Sequence[Any], final: Json, graded: float | None, confirmed: float | None
-) -> ScoreView:
+) -> views.ScoreView:
     """Return the numbers of a run that has these trials only."""
     scores: dict[str, list[float | None]] = {}
     counters: dict[str, float] = defaultdict(int)

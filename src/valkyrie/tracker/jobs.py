@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandboxes.protocol import host_memory_mb
 from sandboxes.registry import open_provider
-from valkyrie import agents, benchmarks
+from valkyrie import agents, benchmarks, views
 from valkyrie.agents import PreparedAgent
 from valkyrie.benchmarks.catalog import known_benchmarks
 from valkyrie.benchmarks.protocol import Benchmark, select
@@ -28,19 +28,6 @@ from valkyrie.tracker.job_plan import JobPlanned, Selection, select_scenarios, s
 from valkyrie.tracker.run_reader import RunReader
 from valkyrie.tracker.runs import Again, NewRun, RunVerbs, limit_reached, new_trials
 from valkyrie.tracker.secrets import given_again
-from valkyrie.views import ResumeRequest, RunRequest
-from valkyrie.views.jobs import (
-    JobAgent,
-    JobChange,
-    JobFilter,
-    JobPage,
-    JobPlan,
-    JobRequest,
-    JobRetry,
-    JobStop,
-    JobView,
-    StartedJob,
-)
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
@@ -60,19 +47,21 @@ class JobVerbs:
         self._reader = reader
         self._runs = runs
 
-    def plan_job(self, request: JobRequest) -> JobPlan:
+    def plan_job(self, request: views.JobRequest) -> views.JobPlan:
         planned = self._planned(request)
         prepared = self._prepared(planned.requests(_template(request)), only_look=self._context.only_looks)
         problems = [str(problem) for one in prepared for problem in one.problems]
         rule = stop_rule(request, prepared)
         digest = plan_digest([one.trials for one in prepared], rule)
         plans = [replace(one.view(), shows=self._runs.shown_gaps(one)) for one in prepared]
-        return JobPlan(plans, list(dict.fromkeys(problems)), digest, rule)
+        return views.JobPlan(plans, list(dict.fromkeys(problems)), digest, rule)
 
-    def start_job(self, request: JobRequest, *, key: str | None = None) -> StartedJob:
+    def start_job(self, request: views.JobRequest, *, key: str | None = None) -> views.StartedJob:
         job_id = str(uuid.uuid5(_SPACE, f"{self._context.identity.org_id} {key}") if key else uuid.uuid4())
         if key and self._job_is_stored(job_id):
-            return StartedJob(self.fetch_job(job_id), ["this start was asked for before; here is its job"])
+            return views.StartedJob(
+                self.fetch_job(job_id), ["this start was asked for before; here is its job"]
+            )
         planned = self._planned(request)
         prepared = _refuse_problems(self._prepared(planned.requests(_template(request))))
         rule = stop_rule(request, prepared)
@@ -99,13 +88,13 @@ class JobVerbs:
             "stop_rule": rule,
         }
         notices = self.store_runs(new, lambda connection: jobs.create(connection, values))
-        return StartedJob(self.fetch_job(job_id), notices)
+        return views.StartedJob(self.fetch_job(job_id), notices)
 
-    def fetch_job(self, ref: str) -> JobView:
+    def fetch_job(self, ref: str) -> views.JobView:
         with self._context.store.reading() as connection:
             return self._job(connection, self._context.resolve_job(connection, ref))
 
-    def follow_job(self, ref: str, *, interval: float = 0.2) -> Iterator[JobView]:
+    def follow_job(self, ref: str, *, interval: float = 0.2) -> Iterator[views.JobView]:
         view = self.fetch_job(ref)
         yield view
         for _ in () if view.ended else self._context.store.changes(interval):
@@ -122,8 +111,8 @@ class JobVerbs:
             if view.ended:
                 return
 
-    def list_jobs(self, query: JobFilter) -> JobPage:
-        found: list[JobView] = []
+    def list_jobs(self, query: views.JobFilter) -> views.JobPage:
+        found: list[views.JobView] = []
         cursor = query.cursor
         wanted = set(query.states)
         while True:
@@ -144,11 +133,11 @@ class JobVerbs:
                 found.append(view)
                 if len(found) == query.limit:
                     last = row is rows[-1]
-                    return JobPage(found, cursor if last else cursor_after(row))
+                    return views.JobPage(found, cursor if last else cursor_after(row))
             if cursor is None:
-                return JobPage(found, None)
+                return views.JobPage(found, None)
 
-    def stop_job(self, ref: str, request: JobStop = JobStop()) -> JobView:
+    def stop_job(self, ref: str, request: views.JobStop = views.JobStop()) -> views.JobView:
         view = self.fetch_job(ref)
         if view.ended:
             raise UserError(f"Job {view.name!r} is {view.state} already; there is nothing to cancel.")
@@ -159,7 +148,7 @@ class JobVerbs:
         self._context.dispatch.wake(needed=True)
         return self.fetch_job(view.id)
 
-    def resume_job(self, ref: str, change: JobChange | None = None) -> StartedJob:
+    def resume_job(self, ref: str, change: views.JobChange | None = None) -> views.StartedJob:
 
         view = self.fetch_job(ref)
         if (kind := view.source.get("type")) in ("eval", "experiment"):
@@ -167,17 +156,17 @@ class JobVerbs:
             raise UserError(
                 f"Job {view.name!r} is an {kind}; `valk {command} --resume {view.id[:8]}` goes on."
             )
-        change = change or JobChange()
+        change = change or views.JobChange()
         notices = grow(self._context, self, view, change)
-        again = Again(ResumeRequest(headers=change.headers))
+        again = Again(views.ResumeRequest(headers=change.headers))
         return self._all_again(view, again, notices)
 
-    def retry_job(self, ref: str, request: JobRetry = JobRetry()) -> StartedJob:
+    def retry_job(self, ref: str, request: views.JobRetry = views.JobRetry()) -> views.StartedJob:
         view = self.fetch_job(ref)
         if request.concurrency is not None:
             self.share(view.id, request.concurrency)
         category = request.category
-        asked = ResumeRequest(headers=request.headers)
+        asked = views.ResumeRequest(headers=request.headers)
         again = Again(asked, errors_too=True, category=category, conclude=category is None)
         return self._all_again(view, again, [])
 
@@ -203,7 +192,7 @@ class JobVerbs:
             jobs.share(connection, job_id, concurrency)
         self._context.dispatch.wake()
 
-    def prepare_runs(self, job_id: str, requests: Sequence[RunRequest], first: int) -> list[NewRun]:
+    def prepare_runs(self, job_id: str, requests: Sequence[views.RunRequest], first: int) -> list[NewRun]:
         """Further runs of a job, planned and checked."""
         prepared = _refuse_problems(self._prepared(requests))
         # Ids of their own: two who add runs at the same time must not freeze their agents into one folder.
@@ -214,7 +203,7 @@ class JobVerbs:
         self._runs.store_all(new, also)
         return self._hand_over(new)
 
-    def select(self, scenarios: Sequence[str], template: RunRequest) -> list[Selection]:
+    def select(self, scenarios: Sequence[str], template: views.RunRequest) -> list[Selection]:
         """Return the tasks that scenarios name, as far as whoever asks may name them."""
 
         def open_one(name: str) -> Any:
@@ -224,7 +213,7 @@ class JobVerbs:
         known = [one.name for one in known_benchmarks() if one.url is None]
         return select_scenarios(scenarios, known, open_one)
 
-    def _planned(self, request: JobRequest) -> JobPlanned:
+    def _planned(self, request: views.JobRequest) -> JobPlanned:
         job_plan.check(request)
         template = request.template
         if request.scenarios:
@@ -233,7 +222,9 @@ class JobVerbs:
         named = request.benchmarks or [template.benchmark]
         return JobPlanned(list(request.agents), [Selection(one, template.dataset, ids) for one in named])
 
-    def _prepared(self, requests: Sequence[RunRequest], *, only_look: bool = False) -> list[PreparedRun]:
+    def _prepared(
+        self, requests: Sequence[views.RunRequest], *, only_look: bool = False
+    ) -> list[PreparedRun]:
         """Return every run resolved and checked; the problems of all in one refusal."""
         found: list[PreparedRun] = []
         refused: list[Problem] = []
@@ -254,7 +245,7 @@ class JobVerbs:
             notices += self._context.dispatch.deliver(one.run_id, one.prepared.secrets)
         return list(dict.fromkeys(notices))
 
-    def _all_again(self, view: JobView, again: Again, notices: Sequence[str]) -> StartedJob:
+    def _all_again(self, view: views.JobView, again: Again, notices: Sequence[str]) -> views.StartedJob:
         """Every run of the job goes on that has something left, if only its score to be computed."""
         said, goes_on = list(notices), False
         for run in self.fetch_job(view.id).runs:
@@ -270,30 +261,30 @@ class JobVerbs:
         found = self.fetch_job(view.id)
         if found.ended and not goes_on:
             said.append("nothing is left to run")
-        return StartedJob(found, list(dict.fromkeys(said)))
+        return views.StartedJob(found, list(dict.fromkeys(said)))
 
-    def _job(self, connection: Connection, job_id: str) -> JobView:
+    def _job(self, connection: Connection, job_id: str) -> views.JobView:
         row = jobs.get(connection, job_id)
         ids = [run.id for run in jobs.runs_of(connection, [job_id])[job_id]]
-        views = [self._reader.view(connection, run_id, detailed=True) for run_id in ids]
-        return job_view(row, views, org=self._context.identity.org)
+        found = [self._reader.view(connection, run_id, detailed=True) for run_id in ids]
+        return job_view(row, found, org=self._context.identity.org)
 
-    def _job_of_rows(self, row: Any, rows: Sequence[Any]) -> JobView:
+    def _job_of_rows(self, row: Any, rows: Sequence[Any]) -> views.JobView:
         executor = self._reader.executor_state()
-        views = [
+        found = [
             run_view(
                 one, executor=executor, folder=self._reader.folder(one.id), org=self._context.identity.org
             )
             for one in rows
         ]
-        return job_view(row, views, org=self._context.identity.org)
+        return job_view(row, found, org=self._context.identity.org)
 
     def _job_is_stored(self, job_id: str) -> bool:
         with self._context.store.reading() as connection:
             return jobs.exists(connection, job_id)
 
 
-def _template(request: JobRequest) -> RunRequest:
+def _template(request: views.JobRequest) -> views.RunRequest:
     """Each run may use the whole pool; what they share is seen to when trials are leased."""
     return replace(request.template, concurrency=request.concurrency)
 
@@ -344,7 +335,7 @@ class _OvertakenError(Exception):
     """Someone else changed the job while its growth was planned."""
 
 
-def grow(context: CallerContext, verbs: JobVerbs, view: JobView, change: JobChange) -> list[str]:
+def grow(context: CallerContext, verbs: JobVerbs, view: views.JobView, change: views.JobChange) -> list[str]:
     """Store everything that is different; what is to be said of it. Refused whole, or done whole."""
     for _ in range(MOST_PLANS):
         try:
@@ -358,9 +349,9 @@ def grow(context: CallerContext, verbs: JobVerbs, view: JobView, change: JobChan
 class _JobGrowth:
     """What a job becomes."""
 
-    template: RunRequest
+    template: views.RunRequest
     selections: Sequence[Selection]
-    agents: Sequence[JobAgent]
+    agents: Sequence[views.JobAgent]
     growths: Sequence[Growth]
     """Of the runs that are there."""
     new: Sequence[NewRun]
@@ -385,7 +376,7 @@ class _JobGrowth:
         }
 
 
-def _grow(context: CallerContext, verbs: JobVerbs, view: JobView, change: JobChange) -> list[str]:
+def _grow(context: CallerContext, verbs: JobVerbs, view: views.JobView, change: views.JobChange) -> list[str]:
     with context.store.reading() as connection:
         row = jobs.get(connection, view.id)
         rows = jobs.runs_of(connection, [view.id])[view.id]
@@ -416,7 +407,7 @@ def _grow(context: CallerContext, verbs: JobVerbs, view: JobView, change: JobCha
 
 
 def _plan_growth(
-    context: CallerContext, verbs: JobVerbs, row: Any, rows: Sequence[Any], change: JobChange
+    context: CallerContext, verbs: JobVerbs, row: Any, rows: Sequence[Any], change: views.JobChange
 ) -> _JobGrowth:
     """Plan what each run gets, and the runs that are added: of new agents, and on new benchmarks."""
     template = _changed(job_plan.stored_template(row.arguments), change)
@@ -444,7 +435,7 @@ def _plan_growth(
     return _JobGrowth(template, selections, [*agents_had, *agents_new], growths, new)
 
 
-def _under_way(view: JobView, change: JobChange) -> list[str]:
+def _under_way(view: views.JobView, change: views.JobChange) -> list[str]:
     """Return what cannot reach a run that an executor is at work on."""
     limits = change.agent_timeout is not None or change.timeout_multiplier is not None
     if limits and not view.ended:
@@ -452,7 +443,7 @@ def _under_way(view: JobView, change: JobChange) -> list[str]:
     return []
 
 
-def _check(change: JobChange, trials: int) -> None:
+def _check(change: views.JobChange, trials: int) -> None:
     if change.concurrency is not None and change.concurrency < 1:
         raise UsageError(f"--concurrency must be at least 1, not {change.concurrency}.")
     if change.trials is not None and change.trials < trials:
@@ -466,7 +457,7 @@ def _check(change: JobChange, trials: int) -> None:
     job_plan.check_seconds("--time-limit", change.time_limit)
 
 
-def _changed(template: RunRequest, change: JobChange) -> RunRequest:
+def _changed(template: views.RunRequest, change: views.JobChange) -> views.RunRequest:
     given = {
         "trials": change.trials,
         "agent_timeout": change.agent_timeout,
@@ -478,7 +469,7 @@ def _changed(template: RunRequest, change: JobChange) -> RunRequest:
 
 
 def _sliced(
-    context: CallerContext, rows: Sequence[Any], template: RunRequest, selection: Selection
+    context: CallerContext, rows: Sequence[Any], template: views.RunRequest, selection: Selection
 ) -> Selection:
     """Return the same tasks by their ids: once some are added, the slice would be another one."""
     key = selection.benchmark, selection.dataset
@@ -497,7 +488,11 @@ async def _chosen(benchmark: Benchmark, selection: Selection, slice_text: str | 
 
 
 def _more(
-    context: CallerContext, verbs: JobVerbs, change: JobChange, template: RunRequest, had: Sequence[Selection]
+    context: CallerContext,
+    verbs: JobVerbs,
+    change: views.JobChange,
+    template: views.RunRequest,
+    had: Sequence[Selection],
 ) -> list[Selection]:
     """Return the job's tasks with those that are added; `all` is every task of the benchmarks it has."""
     if ALL in change.scenarios:
@@ -518,7 +513,7 @@ def _named(
     context: CallerContext,
     verbs: JobVerbs,
     scenarios: Sequence[str],
-    template: RunRequest,
+    template: views.RunRequest,
     had: Sequence[Selection],
 ) -> Sequence[Selection]:
     """Scenarios of a job with one benchmark are its tasks; else they are looked up."""
@@ -532,7 +527,7 @@ def _named(
     return verbs.select(scenarios, template)
 
 
-async def _task_ids(context: CallerContext, template: RunRequest, selection: Selection) -> set[str]:
+async def _task_ids(context: CallerContext, template: views.RunRequest, selection: Selection) -> set[str]:
     asked = replace(template, benchmark=selection.benchmark, dataset=selection.dataset)
     benchmark = context.open_benchmark(asked)
     try:
@@ -547,7 +542,7 @@ def _selection_of(row: Any, selections: Sequence[Selection]) -> Selection:
 
 
 def _growth(
-    context: CallerContext, row: Any, template: RunRequest, selection: Selection, *, trials_grow: bool
+    context: CallerContext, row: Any, template: views.RunRequest, selection: Selection, *, trials_grow: bool
 ) -> Growth:
     """Return what a run that is there gets; its agent is the one that was frozen into it."""
     settings = Settings(**row.arguments["settings"])
@@ -577,7 +572,7 @@ def _growth(
 
 
 async def _describe(
-    benchmark: Benchmark, dataset: str, selection: Selection, template: RunRequest
+    benchmark: Benchmark, dataset: str, selection: Selection, template: views.RunRequest
 ) -> list[TaskSpec]:
     try:
         chosen = select(await benchmark.list_tasks(dataset), task_ids=selection.task_ids)
@@ -587,7 +582,9 @@ async def _describe(
         await benchmark.close()
 
 
-def _refuse_unfit(context: CallerContext, row: Any, tasks: Sequence[TaskSpec], template: RunRequest) -> None:
+def _refuse_unfit(
+    context: CallerContext, row: Any, tasks: Sequence[TaskSpec], template: views.RunRequest
+) -> None:
     agent = agents.open_frozen(row.agent_frozen, context.data.run(row.id).agent, context.data.bundles)
     stand_in = PreparedAgent(
         row.agent,

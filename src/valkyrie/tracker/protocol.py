@@ -8,52 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from valkyrie import views
 from valkyrie.domain import LATEST, Json, may_be_id
 from valkyrie.errors import UnknownError, UsageError
-from valkyrie.views import (
-    AgentView,
-    AttemptView,
-    BenchmarkView,
-    DiskView,
-    ErrorGroup,
-    GradingComparison,
-    GradingView,
-    LogLine,
-    LogQuery,
-    OutputsWanted,
-    PlanView,
-    QueueView,
-    RegradeRequest,
-    RegradeView,
-    ResultsLink,
-    ResultsWanted,
-    ResumeRequest,
-    RetryRequest,
-    RunFilter,
-    RunPage,
-    RunRequest,
-    RunView,
-    SecretView,
-    StartedRun,
-    StopRequest,
-    TasksRequest,
-    TasksView,
-    TrialDetail,
-    TrialFilter,
-    TrialView,
-    UpdateRequest,
-)
-from valkyrie.views.jobs import (
-    JobChange,
-    JobFilter,
-    JobPage,
-    JobPlan,
-    JobRequest,
-    JobRetry,
-    JobStop,
-    JobView,
-    StartedJob,
-)
 
 
 class Tracker(Protocol):
@@ -64,82 +21,84 @@ class Tracker(Protocol):
     matches. Verbs raise ValkyrieError subclasses only.
     """
 
-    def plan(self, request: RunRequest) -> PlanView:
+    def plan(self, request: views.RunRequest) -> views.PlanView:
         """Return what `start` would do, checked in full; starts nothing."""
         ...
 
-    def start(self, request: RunRequest) -> StartedRun:
+    def start(self, request: views.RunRequest) -> views.StartedRun:
         """Plan, check, store, hand to an executor. Nothing is stored when a check fails."""
         ...
 
-    def fetch(self, ref: str) -> RunView: ...
+    def fetch(self, ref: str) -> views.RunView: ...
 
-    def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[RunView]:
+    def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[views.RunView]:
         """Yield the run now, then again after every change, until it ended (that view is the last)."""
         ...
 
-    def list(self, query: RunFilter) -> RunPage: ...
+    def list(self, query: views.RunFilter) -> views.RunPage: ...
 
-    def trials(self, ref: str, query: TrialFilter) -> tuple[Sequence[TrialView], int]:
+    def trials(self, ref: str, query: views.TrialFilter) -> tuple[Sequence[views.TrialView], int]:
         """Trials that match, and how many match in all."""
         ...
 
-    def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[AttemptView]:
+    def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[views.AttemptView]:
         """Return every attempt of one trial, oldest first; none is ever deleted."""
         ...
 
-    def errors(self, ref: str) -> Sequence[ErrorGroup]: ...
+    def errors(self, ref: str) -> Sequence[views.ErrorGroup]: ...
 
-    def stop(self, ref: str, request: StopRequest = StopRequest()) -> RunView:
+    def stop(self, ref: str, request: views.StopRequest = views.StopRequest()) -> views.RunView:
         """Pending trials become STOPPED; running ones finish, unless `force` kills them."""
         ...
 
-    def resume(self, ref: str, request: ResumeRequest = ResumeRequest()) -> StartedRun:
+    def resume(self, ref: str, request: views.ResumeRequest = views.ResumeRequest()) -> views.StartedRun:
         """STOPPED trials run again; what was interrupted by a crash goes on."""
         ...
 
-    def retry(self, ref: str, request: RetryRequest = RetryRequest()) -> StartedRun:
+    def retry(self, ref: str, request: views.RetryRequest = views.RetryRequest()) -> views.StartedRun:
         """As resume, and ERROR trials too (only of a category, if given)."""
         ...
 
-    def regrade(self, ref: str, request: RegradeRequest) -> RegradeView:
+    def regrade(self, ref: str, request: views.RegradeRequest) -> views.RegradeView:
         """Grade the kept work of an ended run's trials again, without running agents."""
         ...
 
-    def gradings(self, ref: str) -> Sequence[GradingView]:
+    def gradings(self, ref: str) -> Sequence[views.GradingView]:
         """Return the run's gradings by number; 0 is the one its own trials made."""
         ...
 
-    def use_grading(self, ref: str, number: int) -> RunView:
+    def use_grading(self, ref: str, number: int) -> views.RunView:
         """Make one grading the run's own: verdicts, counters and final score."""
         ...
 
-    def compare_gradings(self, ref: str, a: int, b: int) -> GradingComparison:
+    def compare_gradings(self, ref: str, a: int, b: int) -> views.GradingComparison:
         """Return which trials two gradings of a run judge differently."""
         ...
 
-    def update(self, ref: str, request: UpdateRequest) -> RunView:
+    def update(self, ref: str, request: views.UpdateRequest) -> views.RunView:
         """Change a live run."""
         ...
 
-    def wait(self, ref: str, *, timeout: float | None = None) -> RunView:
+    def wait(self, ref: str, *, timeout: float | None = None) -> views.RunView:
         """Block until the run ended; TimeoutError when it did not in time."""
         ...
 
-    def results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Json:
+    def results(self, ref: str, request: views.ResultsWanted = views.ResultsWanted()) -> Json:
         """Return the results file's content; their service scores some tasks anew, with the headers."""
         ...
 
-    def results_text(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Iterator[str]:
+    def results_text(self, ref: str, request: views.ResultsWanted = views.ResultsWanted()) -> Iterator[str]:
         """Yield the text of that file, piece by piece; no string in it is cut between two pieces."""
         ...
 
-    def upload_results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> ResultsLink:
+    def upload_results(
+        self, ref: str, request: views.ResultsWanted = views.ResultsWanted()
+    ) -> views.ResultsLink:
         """Put the results file where artifacts are kept; one of a subset never replaces the whole one."""
         ...
 
     def outputs(
-        self, ref: str, destination: Path, request: OutputsWanted = OutputsWanted()
+        self, ref: str, destination: Path, request: views.OutputsWanted = views.OutputsWanted()
     ) -> Sequence[Path]:
         """Copy what was kept of each trial's last attempt to `destination/<task>/…`, archives unpacked."""
         ...
@@ -150,7 +109,7 @@ class Tracker(Protocol):
         """An attempt's log (the last one's unless said), piece by piece; `follow` goes on until it ended."""
         ...
 
-    def run_logs(self, ref: str, query: LogQuery) -> Iterator[LogLine]:
+    def run_logs(self, ref: str, query: views.LogQuery) -> Iterator[views.LogLine]:
         """Logs of many trials, those of each one's last attempt unless said."""
         ...
 
@@ -162,42 +121,42 @@ class Tracker(Protocol):
         """Return the command that opens a shell in a kept sandbox (`--keep-sandbox`)."""
         ...
 
-    def queue(self) -> QueueView:
+    def queue(self) -> views.QueueView:
         """Open runs in the order they are served, and the executors that live."""
         ...
 
     # Jobs: several runs started together
 
-    def plan_job(self, request: JobRequest) -> JobPlan:
+    def plan_job(self, request: views.JobRequest) -> views.JobPlan:
         """Return what `start_job` would do, checked in full; starts nothing."""
         ...
 
-    def start_job(self, request: JobRequest) -> StartedJob:
+    def start_job(self, request: views.JobRequest) -> views.StartedJob:
         """Plan agents × tasks × trials whole, check, store all runs at once, hand them to an executor."""
         ...
 
-    def fetch_job(self, ref: str) -> JobView:
+    def fetch_job(self, ref: str) -> views.JobView:
         """A job by its id, a unique beginning of it, or its name (of several the newest)."""
         ...
 
-    def follow_job(self, ref: str, *, interval: float = 0.2) -> Iterator[JobView]:
+    def follow_job(self, ref: str, *, interval: float = 0.2) -> Iterator[views.JobView]:
         """Yield the job now, then again after every change, until it ended (that view is the last)."""
         ...
 
-    def list_jobs(self, query: JobFilter) -> JobPage: ...
+    def list_jobs(self, query: views.JobFilter) -> views.JobPage: ...
 
-    def stop_job(self, ref: str, request: JobStop = JobStop()) -> JobView:
+    def stop_job(self, ref: str, request: views.JobStop = views.JobStop()) -> views.JobView:
         """Stop all its runs: `cancel`."""
         ...
 
-    def resume_job(self, ref: str, change: JobChange | None = None) -> StartedJob:
+    def resume_job(self, ref: str, change: views.JobChange | None = None) -> views.StartedJob:
         """Go on with what was stopped or interrupted, perhaps with more agents, tasks or trials.
 
         What has ended is never run again: trials are matched by their digests.
         """
         ...
 
-    def retry_job(self, ref: str, request: JobRetry = JobRetry()) -> StartedJob:
+    def retry_job(self, ref: str, request: views.JobRetry = views.JobRetry()) -> views.StartedJob:
         """As resume, and ERROR trials too (only of a category, if given)."""
         ...
 
@@ -207,11 +166,13 @@ class Tracker(Protocol):
 
     # Agents
 
-    def agents(self) -> Sequence[AgentView]:
+    def agents(self) -> Sequence[views.AgentView]:
         """Pushed agents by name."""
         ...
 
-    def push_agent(self, folder: Path, name: str | None = None, *, origin: str | None = None) -> AgentView:
+    def push_agent(
+        self, folder: Path, name: str | None = None, *, origin: str | None = None
+    ) -> views.AgentView:
         """Take an agent's folder in, over an earlier one of that name."""
         ...
 
@@ -223,19 +184,19 @@ class Tracker(Protocol):
 
     # Secrets and benchmarks
 
-    def secrets(self) -> Sequence[SecretView]: ...
+    def secrets(self) -> Sequence[views.SecretView]: ...
 
     def set_secret(self, name: str, value: str) -> None: ...
 
     def remove_secret(self, name: str) -> None: ...
 
-    def benchmarks(self) -> Sequence[BenchmarkView]:
+    def benchmarks(self) -> Sequence[views.BenchmarkView]:
         """Return the benchmarks that can be named."""
         ...
 
-    def benchmark_tasks(self, request: TasksRequest) -> TasksView: ...
+    def benchmark_tasks(self, request: views.TasksRequest) -> views.TasksView: ...
 
-    def disk(self) -> DiskView: ...
+    def disk(self) -> views.DiskView: ...
 
     def executor_status(self) -> Json | None:
         """Return what the executor of this store says of itself; None when there is none."""
@@ -259,10 +220,10 @@ def each_trial(
     *,
     states: Sequence[str] = (),
     search: str | None = None,
-    detail: TrialDetail = "trial",
-) -> Iterator[TrialView]:
+    detail: views.TrialDetail = "trial",
+) -> Iterator[views.TrialView]:
     """Yield the trials of a run in their order, without holding more than a page."""
-    query = TrialFilter(states=tuple(states), search=search, limit=PAGE, after=-1, detail=detail)
+    query = views.TrialFilter(states=tuple(states), search=search, limit=PAGE, after=-1, detail=detail)
     while True:
         page, total = tracker.trials(ref, query)
         yield from page
@@ -287,10 +248,10 @@ Found = TypeVar("Found")
 class NamedRuns:
     """What one word stands for: a run, or the runs of a job."""
 
-    runs: Sequence[RunView]
-    job: JobView | None = None
+    runs: Sequence[views.RunView]
+    job: views.JobView | None = None
 
-    def name_of(self, run: RunView, *, several: bool) -> str:
+    def name_of(self, run: views.RunView, *, several: bool) -> str:
         """`agent:model`, its variant, and which job it is from where there are several."""
         name = f"{run.agent}:{run.model}" if run.model else run.agent
         if (variant := run.arguments.get("variant", "main")) != "main":
@@ -320,7 +281,7 @@ def named_runs(opened: Tracker, ref: str) -> NamedRuns:
     raise no_run or UnknownError(f"No run or job {ref!r}.")
 
 
-def _latest(opened: Tracker, job: JobView | None, run: RunView | None) -> NamedRuns:
+def _latest(opened: Tracker, job: views.JobView | None, run: views.RunView | None) -> NamedRuns:
     """Return what was started last: a job, or a run of its own.
 
     A run that cannot be told from others of its job means the job.

@@ -16,6 +16,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from valkyrie import views
 from valkyrie.benchmarks import open_benchmark
 from valkyrie.benchmarks.catalog import known_benchmarks
 from valkyrie.benchmarks.protocol import BenchmarkRequest
@@ -25,31 +26,10 @@ from valkyrie.client.connection import changed
 from valkyrie.domain import Json
 from valkyrie.errors import MissingSecretError, UnknownError, UserError
 from valkyrie.tracker.job_plan import job_name, sent_scenarios
-from valkyrie.views import (
-    BenchmarkView,
-    LogLine,
-    LogQuery,
-    OutputsWanted,
-    PlanView,
-    RegradeRequest,
-    RegradeView,
-    ResultsLink,
-    ResultsWanted,
-    ResumeRequest,
-    RetryRequest,
-    RunRequest,
-    RunView,
-    StartedRun,
-    StopRequest,
-    TasksRequest,
-    TasksView,
-    UpdateRequest,
-)
-from valkyrie.views.jobs import JobChange, JobPlan, JobRequest, JobRetry, JobStop, JobView, StartedJob
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-Started = TypeVar("Started", StartedRun, StartedJob, RegradeView)
+Started = TypeVar("Started", views.StartedRun, views.StartedJob, views.RegradeView)
 
 
 def _waiting(
@@ -120,26 +100,26 @@ class RemoteTracker:
     disk = _waiting(ValkyrieClient.disk)
     executor_status = _waiting(ValkyrieClient.executor_status)
 
-    def stop(self, ref: str, request: StopRequest = StopRequest()) -> RunView:
+    def stop(self, ref: str, request: views.StopRequest = views.StopRequest()) -> views.RunView:
         return self.wait_for(self.client.stop(ref, **changed(request)))
 
-    def stop_job(self, ref: str, request: JobStop = JobStop()) -> JobView:
+    def stop_job(self, ref: str, request: views.JobStop = views.JobStop()) -> views.JobView:
         return self.wait_for(self.client.stop_job(ref, **changed(request)))
 
-    def update(self, ref: str, request: UpdateRequest) -> RunView:
+    def update(self, ref: str, request: views.UpdateRequest) -> views.RunView:
         return self.wait_for(self.client.update(ref, **changed(request)))
 
     def outputs(
-        self, ref: str, destination: Path, request: OutputsWanted = OutputsWanted()
+        self, ref: str, destination: Path, request: views.OutputsWanted = views.OutputsWanted()
     ) -> Sequence[Path]:
         return self.wait_for(self.client.outputs(ref, destination, **changed(request)))
 
     # Streams
 
-    def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[RunView]:  # noqa: ARG002 - told, not asked
+    def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[views.RunView]:  # noqa: ARG002 - told, not asked
         return self._each(self.client.follow(ref))
 
-    def follow_job(self, ref: str, *, interval: float = 0.2) -> Iterator[JobView]:  # noqa: ARG002 - told, not asked
+    def follow_job(self, ref: str, *, interval: float = 0.2) -> Iterator[views.JobView]:  # noqa: ARG002 - told, not asked
         return self._each(self._job_views(ref))
 
     def logs(
@@ -147,7 +127,7 @@ class RemoteTracker:
     ) -> Iterator[str]:
         return self._each(self.client.logs(ref, task_id, k=k, attempt=attempt, follow=follow))
 
-    def run_logs(self, ref: str, query: LogQuery) -> Iterator[LogLine]:
+    def run_logs(self, ref: str, query: views.LogQuery) -> Iterator[views.LogLine]:
         return self._each(self.client.run_logs(ref, query))
 
     def _each(self, found: AsyncGenerator[Result, None]) -> Iterator[Result]:
@@ -165,11 +145,11 @@ class RemoteTracker:
             if not self._closed:
                 self.wait_for(found.aclose())
 
-    async def _job_views(self, ref: str) -> AsyncGenerator[JobView, None]:
+    async def _job_views(self, ref: str) -> AsyncGenerator[views.JobView, None]:
         told = False
         try:
-            async with aclosing(self.client.job_events(ref)) as views:
-                async for view in views:
+            async with aclosing(self.client.job_events(ref)) as found:
+                async for view in found:
                     told = True
                     yield view
         except UnknownError:
@@ -178,32 +158,35 @@ class RemoteTracker:
 
     # Runs and jobs, started and gone on with: folders, config and secrets of this machine go along
 
-    def plan(self, request: RunRequest) -> PlanView:
-        async def ask() -> PlanView:
+    def plan(self, request: views.RunRequest) -> views.PlanView:
+        async def ask() -> views.PlanView:
             plan = await self.client.plan(await caller.complete(self.client, request))
             return caller.as_if_supplied(plan) if request.store_secrets else plan
 
         return self.wait_for(ask())
 
-    def start(self, request: RunRequest) -> StartedRun:
-        async def ask() -> StartedRun:
+    def start(self, request: views.RunRequest) -> views.StartedRun:
+        async def ask() -> views.StartedRun:
             asked = await caller.complete(self.client, request)
             return await self._supplied(lambda: self.client.start(asked), allowed=request.store_secrets)
 
         return self.wait_for(ask())
 
-    def resume(self, ref: str, request: ResumeRequest = ResumeRequest()) -> StartedRun:
+    def resume(self, ref: str, request: views.ResumeRequest = views.ResumeRequest()) -> views.StartedRun:
         return self._again(ref, request, lambda run_id, asked: self.client.resume(run_id, **changed(asked)))
 
-    def retry(self, ref: str, request: RetryRequest = RetryRequest()) -> StartedRun:
+    def retry(self, ref: str, request: views.RetryRequest = views.RetryRequest()) -> views.StartedRun:
         return self._again(ref, request, lambda run_id, asked: self.client.retry(run_id, **changed(asked)))
 
     def _again(
-        self, ref: str, request: ResumeRequest, again: Callable[[str, ResumeRequest], Awaitable[StartedRun]]
-    ) -> StartedRun:
+        self,
+        ref: str,
+        request: views.ResumeRequest,
+        again: Callable[[str, views.ResumeRequest], Awaitable[views.StartedRun]],
+    ) -> views.StartedRun:
         """Ask for a run to go on; whether the tracker may keep values was said when it was started."""
 
-        async def ask() -> StartedRun:
+        async def ask() -> views.StartedRun:
             run = await self.client.fetch(ref)
             asked = replace(
                 request,
@@ -215,10 +198,10 @@ class RemoteTracker:
 
         return self.wait_for(ask())
 
-    def regrade(self, ref: str, request: RegradeRequest) -> RegradeView:
+    def regrade(self, ref: str, request: views.RegradeRequest) -> views.RegradeView:
         """A folder of tests is sent along; secrets only this machine has are supplied as for a retry."""
 
-        async def ask() -> RegradeView:
+        async def ask() -> views.RegradeView:
             asked = await caller.with_tests(self.client, request)
             run = await self.client.fetch(ref)
             allowed = bool(run.arguments.get("store_secrets", True))
@@ -226,31 +209,31 @@ class RemoteTracker:
 
         return self.wait_for(ask())
 
-    def plan_job(self, request: JobRequest) -> JobPlan:
-        async def ask() -> JobPlan:
+    def plan_job(self, request: views.JobRequest) -> views.JobPlan:
+        async def ask() -> views.JobPlan:
             plan = await self.client.plan_job(await self._complete_job(request))
             return caller.job_as_if_supplied(plan) if request.template.store_secrets else plan
 
         return self.wait_for(ask())
 
-    def start_job(self, request: JobRequest) -> StartedJob:
-        async def ask() -> StartedJob:
+    def start_job(self, request: views.JobRequest) -> views.StartedJob:
+        async def ask() -> views.StartedJob:
             asked = await self._complete_job(request)
             allowed = request.template.store_secrets
             return await self._supplied(lambda: self.client.start_job(asked), allowed=allowed)
 
         return self.wait_for(ask())
 
-    async def _complete_job(self, request: JobRequest) -> JobRequest:
+    async def _complete_job(self, request: views.JobRequest) -> views.JobRequest:
         """A request that means the same to the tracker; its name is made of words the caller used."""
         scenarios = await sent_scenarios(self.client, request.scenarios)
         named = replace(request, name=job_name(request, time.time()), scenarios=scenarios)
         return await caller.complete_job(self.client, named)
 
-    def resume_job(self, ref: str, change: JobChange | None = None) -> StartedJob:
-        async def ask() -> StartedJob:
+    def resume_job(self, ref: str, change: views.JobChange | None = None) -> views.StartedJob:
+        async def ask() -> views.StartedJob:
             job = await self.client.job(ref)
-            asked = await caller.complete_job_change(self.client, change or JobChange(), job)
+            asked = await caller.complete_job_change(self.client, change or views.JobChange(), job)
             asked = replace(asked, scenarios=await sent_scenarios(self.client, asked.scenarios))
             return await self._supplied(
                 lambda: self.client.resume_job(job.id, asked), allowed=_may_be_kept(job)
@@ -258,8 +241,8 @@ class RemoteTracker:
 
         return self.wait_for(ask())
 
-    def retry_job(self, ref: str, request: JobRetry = JobRetry()) -> StartedJob:
-        async def ask() -> StartedJob:
+    def retry_job(self, ref: str, request: views.JobRetry = views.JobRetry()) -> views.StartedJob:
+        async def ask() -> views.StartedJob:
             job = await self.client.job(ref)
             asked = replace(request, headers=caller.job_headers_again(job, request.headers))
             return await self._supplied(
@@ -281,13 +264,13 @@ class RemoteTracker:
 
     # Results
 
-    def results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Json:
+    def results(self, ref: str, request: views.ResultsWanted = views.ResultsWanted()) -> Json:
         async def ask() -> Json:
             return await self.client.results(ref, **changed(await self._with_headers(ref, request)))
 
         return self.wait_for(ask())
 
-    def results_text(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Iterator[str]:
+    def results_text(self, ref: str, request: views.ResultsWanted = views.ResultsWanted()) -> Iterator[str]:
         async def ask(target: Path) -> None:
             await self.client.download_results(ref, target, await self._with_headers(ref, request))
 
@@ -297,13 +280,15 @@ class RemoteTracker:
             with file.open(encoding="utf-8", newline="\n") as lines:
                 yield from lines
 
-    def upload_results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> ResultsLink:
-        async def ask() -> ResultsLink:
+    def upload_results(
+        self, ref: str, request: views.ResultsWanted = views.ResultsWanted()
+    ) -> views.ResultsLink:
+        async def ask() -> views.ResultsLink:
             return await self.client.upload_results(ref, **changed(await self._with_headers(ref, request)))
 
         return self.wait_for(ask())
 
-    async def _with_headers(self, ref: str, request: ResultsWanted) -> ResultsWanted:
+    async def _with_headers(self, ref: str, request: views.ResultsWanted) -> views.ResultsWanted:
         """Headers for the service that scores some tasks; a whole run's score is known."""
         if request.task_ids is None:
             return request
@@ -328,28 +313,30 @@ class RemoteTracker:
 
     # Benchmarks
 
-    def benchmarks(self) -> Sequence[BenchmarkView]:
+    def benchmarks(self) -> Sequence[views.BenchmarkView]:
         """Return the tracker's, and the services of the caller's own config, which win."""
         own = {found.name: found for found in known_benchmarks() if found.source in ("custom", "registry")}
         theirs = self.wait_for(self.client.benchmarks())
         return [*(found for found in theirs if found.name not in own), *own.values()]
 
-    def benchmark_tasks(self, request: TasksRequest) -> TasksView:
+    def benchmark_tasks(self, request: views.TasksRequest) -> views.TasksView:
         """A folder is read here; everything else is asked of the tracker."""
         folder = caller.local_benchmark(request.benchmark, ignore_custom=request.ignore_custom_services)
         if folder is None or not folder.is_dir():
             return self.wait_for(self.client.benchmark_tasks(caller.with_service(request)))
 
-        async def read() -> TasksView:
+        async def read() -> views.TasksView:
             benchmark = open_benchmark(str(folder.absolute()), BenchmarkRequest(headers=request.headers))
             try:
-                return TasksView(await benchmark.list_tasks(request.dataset), await benchmark.datasets())
+                return views.TasksView(
+                    await benchmark.list_tasks(request.dataset), await benchmark.datasets()
+                )
             finally:
                 await benchmark.close()
 
         return self.wait_for(read())
 
 
-def _may_be_kept(job: JobView) -> bool:
+def _may_be_kept(job: views.JobView) -> bool:
     """Return whether values may be kept by the tracker, as it was said when the job was started."""
     return all(run.arguments.get("store_secrets", True) for run in job.runs)

@@ -23,15 +23,6 @@ from valkyrie.report.presentation import (
 )
 from valkyrie.store import executors, notifications, runs, trials
 from valkyrie.tracker.app import CallerContext
-from valkyrie.views import (
-    AttemptView,
-    ErrorGroup,
-    RunFilter,
-    RunPage,
-    RunView,
-    TrialFilter,
-    TrialView,
-)
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
@@ -48,11 +39,11 @@ class RunReader:
     def __init__(self, context: CallerContext) -> None:
         self._context = context
 
-    def fetch(self, ref: str) -> RunView:
+    def fetch(self, ref: str) -> views.RunView:
         with self._context.store.reading() as connection:
             return self.view(connection, self._context.resolve(connection, ref), detailed=True)
 
-    def view(self, connection: Connection, run_id: str, *, detailed: bool) -> RunView:
+    def view(self, connection: Connection, run_id: str, *, detailed: bool) -> views.RunView:
         """Return one run; `detailed` adds what takes all of its trials to tell."""
         row = runs.get(connection, run_id)
         scores = trials.scores(connection, run_id) if detailed and needs_scores(row) else None
@@ -81,7 +72,7 @@ class RunReader:
             return "alive"
         return "away" if self._context.app.server else "none"
 
-    def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[RunView]:
+    def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[views.RunView]:
         view = self.fetch(ref)
         yield view
         if RunState(view.state).terminal:
@@ -98,7 +89,7 @@ class RunReader:
             if RunState(view.state).terminal:
                 return
 
-    def list(self, query: RunFilter) -> RunPage:
+    def list(self, query: views.RunFilter) -> views.RunPage:
         equal = {
             "org_id": self._context.identity.org_id,
             "job_id": query.job and self._job_id(query.job),
@@ -129,13 +120,13 @@ class RunReader:
             )
             for row in rows
         ]
-        return RunPage(listed, total, cursor)
+        return views.RunPage(listed, total, cursor)
 
     def _job_id(self, ref: str) -> str:
         with self._context.store.reading() as connection:
             return self._context.resolve_job(connection, ref)
 
-    def trials(self, ref: str, query: TrialFilter) -> tuple[Sequence[TrialView], int]:
+    def trials(self, ref: str, query: views.TrialFilter) -> tuple[Sequence[views.TrialView], int]:
         wanted = trials.TrialQuery(
             query.states,
             query.search,
@@ -152,7 +143,7 @@ class RunReader:
         made = scores_view if query.detail == "scores" else trial_view
         return [made(row) for row in rows], total
 
-    def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[AttemptView]:
+    def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[views.AttemptView]:
         with self._context.store.reading() as connection:
             run_id = self._context.resolve(connection, ref)
             trial = trials.one_trial(connection, run_id, task_id, k)
@@ -168,12 +159,12 @@ class RunReader:
             for row in rows
         ]
 
-    def errors(self, ref: str) -> Sequence[ErrorGroup]:
+    def errors(self, ref: str) -> Sequence[views.ErrorGroup]:
         with self._context.store.reading() as connection:
             run_id = self._context.resolve(connection, ref)
             return group_errors(trials.errors(connection, run_id), trials.passes_failed(connection, run_id))
 
-    def wait(self, ref: str, *, timeout: float | None = None) -> RunView:
+    def wait(self, ref: str, *, timeout: float | None = None) -> views.RunView:
         deadline = None if timeout is None else time.monotonic() + timeout
         view = self.fetch(ref)
         seen_at = time.monotonic()
@@ -234,7 +225,7 @@ def _if_there(path: Path) -> str | None:
     return str(path) if path.exists() else None
 
 
-def _with_regrade(view: RunView, row: RunRow, regrade: RegradeRow | None) -> RunView:
+def _with_regrade(view: views.RunView, row: RunRow, regrade: RegradeRow | None) -> views.RunView:
     """Say in a run's note how far grading its kept work again has come, and the score it had before."""
     if regrade is None:
         return view

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from valkyrie import agents
+from valkyrie import agents, views
 from valkyrie.agents.loader import ARCHIVE_NAME
 from valkyrie.artifact_store.protocol import frozen_agent_key, run_prefix, upload_key
 from valkyrie.benchmarks.protocol import not_runnable
@@ -28,16 +28,6 @@ from valkyrie.tracker.app import CallerContext
 from valkyrie.tracker.checks import check_update, refuse
 from valkyrie.tracker.run_reader import RunReader
 from valkyrie.tracker.secrets import check_callers_url, supply_again
-from valkyrie.views import (
-    PlanView,
-    ResumeRequest,
-    RetryRequest,
-    RunRequest,
-    RunView,
-    StartedRun,
-    StopRequest,
-    UpdateRequest,
-)
 
 if TYPE_CHECKING:
     from valkyrie.artifact_store.protocol import ArtifactStore, LogKeeper
@@ -54,7 +44,7 @@ _SPACE = uuid.UUID("5f3d4f5e-5d0c-4a56-9d2b-6d1f3f0a7c11")
 class Again:
     """Which trials of a run go on, and how."""
 
-    request: ResumeRequest
+    request: views.ResumeRequest
     errors_too: bool = False
     category: str | None = None
     from_scratch: bool = False
@@ -99,7 +89,7 @@ class RunVerbs:
         self._context = context
         self._reader = reader
 
-    def plan(self, request: RunRequest) -> PlanView:
+    def plan(self, request: views.RunRequest) -> views.PlanView:
         prepared = self._context.prepare(request, only_look=self._context.only_looks)
         return replace(prepared.view(), shows=self.shown_gaps(prepared))
 
@@ -113,24 +103,24 @@ class RunVerbs:
             past = past_scores(connection, self._context.identity.org_id, *place)
         return planned_gaps(len(tasks), max(1, round(len(prepared.trials) / len(tasks))), past)
 
-    def start(self, request: RunRequest, *, key: str | None = None) -> StartedRun:
+    def start(self, request: views.RunRequest, *, key: str | None = None) -> views.StartedRun:
         run_id = str(uuid.uuid5(_SPACE, f"{self._context.identity.org_id} {key}") if key else uuid.uuid4())
         if key and self._is_stored(run_id):
-            return StartedRun(
+            return views.StartedRun(
                 self._reader.fetch(run_id), ["this start was asked for before; here is its run"]
             )
         prepared = self._prepare(request)
         self._write(run_id, prepared)
         notices = self._context.dispatch.deliver(run_id, prepared.secrets)
-        return StartedRun(self._reader.fetch(run_id), [*prepared.notices, *notices])
+        return views.StartedRun(self._reader.fetch(run_id), [*prepared.notices, *notices])
 
-    def enqueue(self, request: RunRequest) -> str:
+    def enqueue(self, request: views.RunRequest) -> str:
         """Plan, check and store a run, and leave it to whichever executor comes; its id."""
         run_id = str(uuid.uuid4())
         self._write(run_id, self._prepare(request))
         return run_id
 
-    def _prepare(self, request: RunRequest) -> PreparedRun:
+    def _prepare(self, request: views.RunRequest) -> PreparedRun:
         prepared = self._context.prepare(request)
         if prepared.problems:
             raise refuse(prepared.problems, prepared.missing)
@@ -183,11 +173,11 @@ class RunVerbs:
         except StoreError:
             return False
 
-    def resume(self, ref: str, request: ResumeRequest = ResumeRequest()) -> StartedRun:
+    def resume(self, ref: str, request: views.ResumeRequest = views.ResumeRequest()) -> views.StartedRun:
         # Who names a task that ended in an error means it, whichever word they use.
         return self.go_on(ref, Again(request, errors_too=request.task_ids is not None))
 
-    def retry(self, ref: str, request: RetryRequest = RetryRequest()) -> StartedRun:
+    def retry(self, ref: str, request: views.RetryRequest = views.RetryRequest()) -> views.StartedRun:
         return self.go_on(
             ref,
             Again(
@@ -199,7 +189,7 @@ class RunVerbs:
             ),
         )
 
-    def go_on(self, ref: str, again: Again) -> StartedRun:
+    def go_on(self, ref: str, again: Again) -> views.StartedRun:
         """Reopen what may run again, with secrets resolved anew: nothing is changed when one is missing."""
         with self._context.store.reading() as connection:
             row = runs.get(connection, self._context.resolve(connection, ref))
@@ -213,14 +203,14 @@ class RunVerbs:
             if not reopened.still_ended:
                 self._context.dispatch.seal(connection, row.id, values)
         if reopened.still_ended:
-            return StartedRun(self._reader.fetch(row.id), ["nothing is left to run"])
+            return views.StartedRun(self._reader.fetch(row.id), ["nothing is left to run"])
         moved = [change[1]] if change else []
         delivered = self._context.dispatch.deliver(row.id, values)
         notices = [*notices, *moved, *reopened.remarks, *delivered]
         view = self._reader.fetch(row.id)
         if not reopened.trials and view.counts[TrialState.PENDING] == 0:
             notices = [*notices, "nothing was left to run; the score is computed again"]
-        return StartedRun(view, notices)
+        return views.StartedRun(view, notices)
 
     def _moved(self, row: RunRow, url: str | None) -> tuple[Json, str] | None:
         """Return what changes for a run whose service moved; None while an executor works on it."""
@@ -242,7 +232,7 @@ class RunVerbs:
             row, headers, source, self._context.organisation, allow_local=self._context.allow_local
         )
 
-    def stop(self, ref: str, request: StopRequest = StopRequest()) -> RunView:
+    def stop(self, ref: str, request: views.StopRequest = views.StopRequest()) -> views.RunView:
         with self._context.store.writing() as connection:
             run_id = self._context.resolve(connection, ref)
             if request.task_ids is not None:
@@ -251,7 +241,7 @@ class RunVerbs:
         self._context.dispatch.wake(needed=True)  # it ends what was taken from it, and writes the score
         return self._reader.fetch(run_id)
 
-    def update(self, ref: str, request: UpdateRequest) -> RunView:
+    def update(self, ref: str, request: views.UpdateRequest) -> views.RunView:
         values = {name: value for name, value in asdict(request).items() if value is not None}
         if not values:
             raise UsageError(
@@ -463,7 +453,7 @@ def _stored_arguments(prepared: PreparedRun) -> Json:
     }
 
 
-def request_again(run: RunView, task_id: str, headers: Mapping[str, str]) -> RunRequest:
+def request_again(run: views.RunView, task_id: str, headers: Mapping[str, str]) -> views.RunRequest:
     """Return the request that runs one task of a run once more, in a run of its own whose sandbox is kept.
 
     The run it comes from keeps its verdict: another try of a trial that counts would be a second chance.
@@ -477,7 +467,7 @@ def request_again(run: RunView, task_id: str, headers: Mapping[str, str]) -> Run
         raise UserError(f"Run {run.id[:8]} was started with headers, which are not kept; add {flags}.")
     settings = {key: value for key, value in said.get("settings", {}).items() if key in _AS_ASKED}
     same = {key: said[key] for key in _SAME if said.get(key) is not None}
-    return RunRequest(
+    return views.RunRequest(
         task_ids=[task_id],
         concurrency=1,
         label=f"debug of {run.id[:8]}",
@@ -493,7 +483,7 @@ _SAME = (
     *("agent", "benchmark", "model", "dataset", "kwargs", "secrets", "provider_secret"),
     *("ignore_custom_services", "store_secrets"),
 )
-_AS_ASKED = tuple(one.name for one in fields(RunRequest))
+_AS_ASKED = tuple(one.name for one in fields(views.RunRequest))
 
 
 def _families(prepared: PreparedRun) -> Json:
