@@ -75,7 +75,6 @@ class Refusal:
 
 
 def refusal(error: ValkyrieError) -> Refusal:
-    """The answer that carries this error."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     retry_after = error.retry_after
     headers: dict[str, str] = {}
@@ -124,7 +123,6 @@ def broken(request_id: str) -> Refusal:
 
 
 def busy(what: str, retry_after: float = 2.0) -> InfrastructureError:
-    """No room for one more."""
     return InfrastructureError(
         f"The tracker is busy: {what}. Try again.", cause="busy", retry_after=retry_after
     )
@@ -137,7 +135,6 @@ JSON = "application/json"
 
 
 def encode(view: Any) -> bytes:
-    """A view, or a list of views, as JSON."""
     try:
         return to_json(view, inf_nan_mode="null")
     except PydanticSerializationError:
@@ -146,10 +143,8 @@ def encode(view: Any) -> bytes:
 
 
 def answer(view: Any, status: int = 200) -> Response:
-    """A view as an answer."""
     return Response(encode(view), status, media_type=JSON)
 
 
 def refuse(refusal: Refusal) -> Response:
-    """An error as an answer."""
     return Response(encode(ErrorAnswer(refusal.detail)), refusal.status, refusal.headers, media_type=JSON)

@@ -58,12 +58,10 @@ class ApiSettings:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
         return is_loopback(self.host)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address, or a name, is this machine's own."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -91,7 +91,6 @@ class RequestCredential(NamedTuple):
 
     @property
     def mark(self) -> bytes:
-        """What it is remembered by."""
         return hashlib.sha256(f"{self.api_key}\0{self.bearer}".encode()).digest()
 
     @classmethod
@@ -282,7 +281,6 @@ class ApiRequest:
 
 
 def _made(found: Any) -> str | None:
-    """The ids of what an operation made."""
     if isinstance(found, StartedRun):
         return found.run.id
     if isinstance(found, StartedJob):
@@ -293,12 +291,10 @@ def _made(found: Any) -> str | None:
 
 
 def context_of(request: Request) -> Context:
-    """The parts of the server that got this request."""
     return cast("Context", request.app.state.context)
 
 
 def identity_of(request: Request) -> Identity:
-    """Return who asks, as the gate found out."""
     return cast(Identity, request.scope["identity"])
 
 
@@ -404,7 +400,6 @@ def _is_of(origin: str, host: str) -> bool:
 
 
 def _host_of(netloc: str) -> str:
-    """The host of `host`, `host:port` or `[v6]:port`."""
     try:
         return (urlsplit(f"//{netloc}").hostname or "").lower()
     except ValueError:
@@ -412,5 +407,4 @@ def _host_of(netloc: str) -> str:
 
 
 def refusal_of_body(error: BodyError) -> Refusal:
-    """Return the answer to a request whose body is refused."""
     return refused(error.status_code, f"{error.detail}.", cause=error.cause)

@@ -82,7 +82,6 @@ _TURN_S = 0.005
 
 
 def event(name: str, version: int, data: bytes) -> bytes:
-    """One server-sent event."""
     return b"event: %s\nid: %d\ndata: %s\n\n" % (name.encode(), version, data)
 
 
@@ -149,12 +148,10 @@ class EventChannel:
 
     @property
     def empty(self) -> bool:
-        """Nothing is known yet."""
         return self._latest is None
 
     @property
     def latest(self) -> Update:
-        """The newest update."""
         assert self._latest is not None, "not empty"
         return self._latest
 
@@ -282,7 +279,6 @@ class EventHub:
         self._thread.start()
 
     async def close(self) -> None:
-        """End all streams."""
         self._closing.set()
         self._watched.set()
         for channel in self._channels.values():
@@ -295,7 +291,6 @@ class EventHub:
 
     @property
     def watchers(self) -> int:
-        """How many watch."""
         return sum(len(channel.watchers) for channel in self._channels.values())
 
     @property

@@ -78,7 +78,6 @@ class Supervisor:
 
     @property
     def pid(self) -> int | None:
-        """The child's, while it lives."""
         child = self._child
         return child.pid if child and child.returncode is None else None
 
@@ -172,7 +171,6 @@ class Supervisor:
 
 
 def _how(code: int) -> str:
-    """Return how a process ended, in words."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
 
@@ -211,7 +209,6 @@ class ApiServer:
         self.url = self._listener.url
 
     async def start(self) -> None:
-        """Serve in the background; returns when requests are answered."""
         await self._listener.start()
 
     async def ended(self) -> None:

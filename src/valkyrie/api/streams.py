@@ -244,7 +244,6 @@ async def receive_archive(ask: ApiRequest) -> AsyncIterator[ReceivedArchive]:
 
 
 def incoming(data: DataFolder) -> Path:
-    """Return where archives are put together."""
     return data.root / "incoming"
 
 

@@ -82,7 +82,6 @@ def headers_again(run: RunView, headers: Mapping[str, str] | None) -> Mapping[st
 
 
 def service_now(run: RunView) -> str | None:
-    """Return where the caller's config says that the run's service is now."""
     found = address.custom_service(run.benchmark) if run.arguments.get("service") else None
     return found.url if found else None
 

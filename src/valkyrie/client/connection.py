@@ -76,7 +76,6 @@ def later(error: ValkyrieError) -> bool:
 
 
 def unreachable(url: str, reason: str, *, sent: bool) -> TrackerUnreachableError:
-    """Nobody answers there."""
     return TrackerUnreachableError(
         f"The tracker at {url} does not answer: {reason}. Is it running, and is its address right "
         f"({ADDRESS_HINT})?",
@@ -286,11 +285,9 @@ class Connection:
         return await persist(once, self.limits, repeatable=call.safe_to_repeat)
 
     async def get(self, kind: type[View], call: TrackerCall) -> View:
-        """Return the answer as a view."""
         return self.view(kind, await self.ask(call))
 
     async def exists(self, path: str) -> bool:
-        """Return whether something is there."""
 
         async def once() -> bool:
             with self._translated():
@@ -459,7 +456,6 @@ async def _pieces(file: Path) -> AsyncIterator[bytes]:
 
 
 async def _beginning(response: httpx.Response) -> bytes:
-    """As much of a refusal as one can be long."""
     content = b""
     async for piece in response.aiter_bytes():
         content += piece

@@ -179,7 +179,6 @@ def read_run_event(connection: Connection, message: Message) -> RunEvent | None:
 
 
 def read_job_event(connection: Connection, message: Message) -> JobView | None:
-    """Return a message as the job it tells of."""
     if message.kind != "job":
         return None
     return connection.view(JobView, _read(connection, message)[1])
@@ -205,7 +204,6 @@ class ReadPosition:
         self._position = 0
 
     def begin(self) -> None:
-        """The text begins again."""
         self._position = 0
 
     def fresh(self, found: str) -> str:
@@ -217,7 +215,6 @@ class ReadPosition:
 
 
 async def log_text(connection: Connection, call: TrackerCall) -> AsyncGenerator[str, None]:
-    """One attempt's log."""
     given = ReadPosition()
 
     async def read(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str, None]:

@@ -214,7 +214,6 @@ def _pieces(source: IO[bytes]) -> Iterator[bytes]:
 
 
 def _make_room(folder: Path) -> None:
-    """An earlier copy gives way."""
     if folder.is_dir() and not folder.is_symlink():
         shutil.rmtree(folder)
     else:
@@ -259,7 +258,6 @@ class ResultSource:
 
     @property
     def name(self) -> str:
-        """Return what the file is called where it is looked for."""
         return CONFIG if self.kind == "runner" else RESULTS
 
 

@@ -41,7 +41,6 @@ _HEADERS = {
 
 
 def slack_body(told: Json) -> bytes:
-    """The request's body for a run as it is told."""
     return json.dumps({"text": slack_text(told)}).encode()
 
 
@@ -113,7 +112,6 @@ def _seconds(told: Json, until: float) -> str:
 
 
 def shortened(words: str, most: int) -> str:
-    """At most so many characters."""
     return words if len(words) <= most else words[: most - 1] + "…"
 
 

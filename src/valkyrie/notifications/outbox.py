@@ -219,24 +219,24 @@ class DeliveryOutcome:
     """What the detail may not show."""
 
 
-async def deliver(due: Due, world: NotificationContext, sender: Sender) -> DeliveryOutcome:
+async def deliver(due: Due, context: NotificationContext, sender: Sender) -> DeliveryOutcome:
     """Do what a row says, once. InfrastructureError: another attempt may do better."""
     if due.superseded and due.kind in (RESULTS, LAMBDA):
         return DeliveryOutcome("done", "left out: the run went on; its next ending does this")
     match due.kind:
         case "slack":
-            return await _slack(due, world, sender)
+            return await _slack(due, context, sender)
         case "webhook":
-            return await _webhook(due, world, sender)
+            return await _webhook(due, context, sender)
         case "lambda":
-            return await _lambda(due, world)
+            return await _lambda(due, context)
         case _:
-            return await _results(due, world)
+            return await _results(due, context)
 
 
-async def _slack(due: Due, world: NotificationContext, sender: Sender) -> DeliveryOutcome:
+async def _slack(due: Due, context: NotificationContext, sender: Sender) -> DeliveryOutcome:
     secret = str(due.wishes[SLACK]["secret"])
-    values = await world.values(due.run_id) or {}
+    values = await context.values(due.run_id) or {}
     url = hooks_of(values).get(secret)
     if url is None:
         return _without(due, secret)
@@ -247,17 +247,17 @@ async def _slack(due: Due, world: NotificationContext, sender: Sender) -> Delive
     return _hiding(outcome, values)
 
 
-async def _webhook(due: Due, world: NotificationContext, sender: Sender) -> DeliveryOutcome:
+async def _webhook(due: Due, context: NotificationContext, sender: Sender) -> DeliveryOutcome:
     wish = due.wishes[WEBHOOK]
     values: Mapping[str, str] = {}
     key: str | None = None
     if wish["key"]:
-        values = await world.values(due.run_id) or {}
+        values = await context.values(due.run_id) or {}
         key = hooks_of(values).get(wish["key"])
         if key is None:
             return _without(due, wish["key"])
     delivery = f"{due.run_id}:{due.trigger}"
-    links = await world.links(due.run_id)
+    links = await context.links(due.run_id)
     headers, body = messages.webhook_message(due.told, delivery, links, key, time.time())
     return _hiding(await _post(due, sender, wish["url"], headers, body), values)
 
@@ -301,16 +301,16 @@ def _judged(answer: EndpointAnswer, kind: str) -> DeliveryOutcome:
     return DeliveryOutcome("failed", said)
 
 
-async def _lambda(due: Due, world: NotificationContext) -> DeliveryOutcome:
+async def _lambda(due: Due, context: NotificationContext) -> DeliveryOutcome:
     function = str(due.wishes[LAMBDA])
-    hidden = unspeakable(await world.values(due.run_id) or {})
-    organisation = await world.organisation(due.org_id, due.run_id)
+    hidden = unspeakable(await context.values(due.run_id) or {})
+    organisation = await context.organisation(due.org_id, due.run_id)
     session = await in_own_thread(organisation.aws)
     if session is None:
         return DeliveryOutcome(
             "wait", f"waits for a way into AWS; `valk run resume {due.run_id[:8]}` supplies it"
         )
-    arguments = await world.arguments(due.run_id)
+    arguments = await context.arguments(due.run_id)
     payload = aws.lambda_payload(arguments, due.run_id, due.told["benchmark"])
     try:
         answer = await in_own_thread(lambda: aws.invoke_function(session, function, payload))
@@ -321,9 +321,9 @@ async def _lambda(due: Due, world: NotificationContext) -> DeliveryOutcome:
     )
 
 
-async def _results(due: Due, world: NotificationContext) -> DeliveryOutcome:
-    organisation = await world.organisation(due.org_id, due.run_id)
-    document = await world.results(due.run_id)
+async def _results(due: Due, context: NotificationContext) -> DeliveryOutcome:
+    organisation = await context.organisation(due.org_id, due.run_id)
+    document = await context.results(due.run_id)
     key = results_key(due.run_id, due.told["benchmark"])
 
     def upload(organisation: Organisation) -> str | None:
@@ -358,11 +358,11 @@ class NotificationRunner:
     """An executor's sender. Nothing it meets ends it but the store's own failure."""
 
     def __init__(
-        self, executor_id: str, writer: Writer, world: NotificationContext, sender: Sender, home: str = ""
+        self, executor_id: str, writer: Writer, context: NotificationContext, sender: Sender, home: str = ""
     ) -> None:
         self._executor_id = executor_id
         self._writer = writer
-        self._world = world
+        self._context = context
         self._sender = sender
         self._home = home
         self._wake = asyncio.Event()
@@ -378,7 +378,6 @@ class NotificationRunner:
         return bool(self._in_hand) or self._pending
 
     def wake(self) -> None:
-        """Look now."""
         self._pending = True  # until looked at
         self._wake.set()
 
@@ -444,7 +443,7 @@ class NotificationRunner:
         limit = LIMITS_S[due.kind]
         try:
             async with asyncio.timeout(limit):
-                return await deliver(due, self._world, self._sender)
+                return await deliver(due, self._context, self._sender)
         except TimeoutError:
             return DeliveryOutcome("failed" if due.progress else "again", f"took longer than {limit:g} s")
         except (InfrastructureError, StoreError) as error:
@@ -478,7 +477,7 @@ class NotificationRunner:
                 f"hook {due.kind} {due.trigger} of {due.run_id}: another executor has it; not recorded\n"
             )
         if settled:
-            await self._world.settled(due.run_id)
+            await self._context.settled(due.run_id)
 
     def _pause_after(self, due: Due, outcome: DeliveryOutcome) -> float | None:
         """Return how long until it is tried again; None when that was the last time."""

@@ -21,12 +21,10 @@ _LONG = 20
 
 
 def with_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers as they are handed over."""
     return _under(_HEADER, headers)
 
 
 def with_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """A provider's settings as they are handed over."""
     return _under(_PROVIDER, settings)
 
 
@@ -36,27 +34,22 @@ def with_hooks(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_credentials(values: Mapping[str, str]) -> dict[str, str]:
-    """Credentials of the user's cloud as they are handed over."""
     return _under(_CLOUD, values)
 
 
 def headers_of(handed: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers that were handed over."""
     return _below(_HEADER, handed)
 
 
 def settings_of(handed: Mapping[str, str]) -> dict[str, str]:
-    """Return the provider's settings that were handed over."""
     return _below(_PROVIDER, handed)
 
 
 def hooks_of(handed: Mapping[str, str]) -> dict[str, str]:
-    """Return what was handed over for messages to the outside."""
     return _below(_HOOK, handed)
 
 
 def credentials_of(handed: Mapping[str, str]) -> dict[str, str]:
-    """Return the cloud credentials that were handed over."""
     return _below(_CLOUD, handed)
 
 
@@ -166,7 +159,6 @@ class Sealer:
 
 
 def new_key() -> str:
-    """A fresh key, as the environment variable takes it."""
     return base64.urlsafe_b64encode(os.urandom(KEY_BYTES)).decode()
 
 

@@ -108,13 +108,11 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+=@-]{0,255}")
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot name a secret."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} cannot name a secret: letters, digits and _ . / + = @ -, up to 256.")
 
 
 def check_value(name: str, value: str) -> None:
-    """Refuse what cannot be the value of a secret."""
     if not value:
         raise UsageError(f"the value of {name} is empty; nothing was stored.")
     if "\0" in value:
@@ -152,7 +150,6 @@ class SecretStore:
         return self._read().get(name) or None
 
     def list(self) -> Sequence[str]:
-        """Return names only."""
         return sorted(self._read())
 
     def set(self, name: str, value: str) -> None:
@@ -163,7 +160,6 @@ class SecretStore:
             self._write(self._read() | {name: value})
 
     def remove(self, name: str) -> None:
-        """Forget a name."""
         with self._locked():
             values = self._read()
             if name not in values:

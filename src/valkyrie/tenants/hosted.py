@@ -220,7 +220,6 @@ def _soon(room: threading.Lock | threading.Semaphore) -> Iterator[None]:
 
 
 def _tenant_of(claims: Any) -> str:
-    """The tenant a person chose when signing in, else the only one there is."""
     chosen = claims.get("dct")
     return chosen if isinstance(chosen, str) and chosen in claims["tenants"] else only_tenant(claims)
 

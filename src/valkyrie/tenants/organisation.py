@@ -172,7 +172,6 @@ class SelfHostedAuthenticator:
 
 
 def one_of(api_key: str | None, bearer: str | None) -> str:
-    """The one key a request shows."""
     if api_key and bearer and not hmac.compare_digest(api_key.encode(), bearer.encode()):
         raise UsageError("Two different keys were sent, as X-Api-Key and as Authorization; send one.")
     key = api_key or bearer
@@ -396,7 +395,7 @@ def secrets_manager(session: AwsSession, others: Sequence[SecretSource]) -> Secr
     return LastResort(aws.SecretsManagerSource(session), tuple(others))
 
 
-def needed(sealer: Sealer | None) -> Sealer:
+def require_sealer(sealer: Sealer | None) -> Sealer:
     """The sealer; UserError when the tracker has no key to encrypt with."""
     if sealer is None:
         raise UserError(
@@ -564,7 +563,6 @@ def open_library(artifacts: ArtifactStore | None, folder: Path, cache: Path) -> 
 
 
 def open_artifacts(place: Json, session: AwsSession | None) -> ArtifactStore:
-    """The store a run remembers."""
     if place.get("kind") == "disk":
         return DiskArtifacts(Path(place["folder"]))
     if place.get("kind") == "s3":
@@ -574,7 +572,6 @@ def open_artifacts(place: Json, session: AwsSession | None) -> ArtifactStore:
 
 
 def open_logs(place: Json, session: AwsSession | None) -> LogKeeper:
-    """The log keeper a run remembers."""
     if place.get("kind") == "files":
         return FileLogs(Path(place["folder"]))
     if place.get("kind") != "cloudwatch":

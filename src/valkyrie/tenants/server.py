@@ -24,12 +24,12 @@ from valkyrie.tenants.organisation import (
     StoredSecrets,
     any_session,
     as_keys,
-    needed,
     open_artifacts,
     open_library,
     open_logs,
     own_placement,
     own_session,
+    require_sealer,
     secrets_manager,
     session_for,
 )
@@ -134,12 +134,10 @@ def check_role(access: AwsAccess) -> None:
 
 
 def check_keys(keys: Mapping[str, str], region: str | None) -> None:
-    """Refuse keys AWS does not know."""
     aws.AwsSession(aws.AwsAccess(region=region, keys=as_keys(keys))).identity()
 
 
 def check_bucket(access: AwsAccess, bucket: str) -> None:
-    """Refuse a bucket that cannot be written."""
     aws.S3Artifacts(aws.AwsSession(access), bucket, patience=5).check()
 
 
@@ -193,7 +191,7 @@ class ServerOrganisation:
             return kept.list_secrets(connection, self._row.id)
 
     def set_secret(self, name: str, value: str) -> None:
-        sealer = needed(self._sealer)
+        sealer = require_sealer(self._sealer)
         with self._store.writing() as connection:
             kept.set_secret(connection, sealer, self._row.id, name, value, self.identity.person)
 
@@ -254,7 +252,7 @@ class ServerOrganisation:
         """The way into AWS the organisation brought along."""
         region = chosen.get("aws_region")
         if self._row.sealed:
-            opened = needed(self._sealer).open(self._row.sealed, self._about)
+            opened = require_sealer(self._sealer).open(self._row.sealed, self._about)
             return aws.AwsAccess(region=region, keys=as_keys(opened))
         if role := chosen.get("role_arn"):
             return aws.AwsAccess(
@@ -314,12 +312,11 @@ class ServerOrganisation:
         self._refuse_default()
         if self._row.settings.get("role_arn"):
             raise UsageError("A role is named already; remove role_arn before giving keys instead.")
-        sealer, keys = needed(self._sealer), checked_credentials(given)
+        sealer, keys = require_sealer(self._sealer), checked_credentials(given)
         check_keys(keys, self._row.settings.get("aws_region"))
         self._keep_sealed(sealer.seal(keys, self._about))
 
     def remove_credentials(self) -> None:
-        """Forget the AWS keys."""
         self._keep_sealed(None)
 
     def _keep_sealed(self, sealed: bytes | None) -> None:

@@ -246,7 +246,6 @@ class TrackerApp:
     def organisation(
         self, identity: Identity, caller_headers: Mapping[str, str] | None = None
     ) -> Organisation:
-        """Return the caller's organisation."""
         from valkyrie.tenants.organisation import open_organisation
 
         return open_organisation(
@@ -268,7 +267,6 @@ class TrackerApp:
         return LocalTracker(self, identity, caller_headers)
 
     def close(self) -> None:
-        """Let go of everything."""
         self.dispatch.close()
         if "store" in self.__dict__:
             self.store.close()
@@ -325,11 +323,9 @@ class CallerContext:
         return (self.app.allow_local and self.sees_machine) or local_allowed()
 
     def resolve(self, connection: Connection, ref: str) -> str:
-        """Return the id of the run of the caller's organisation that `ref` names."""
         return runs.resolve(connection, ref, self.identity.org_id, self.identity.person)
 
     def resolve_job(self, connection: Connection, ref: str) -> str:
-        """Return the id of the job of the caller's organisation that `ref` names."""
         return jobs.resolve(connection, ref, self.identity.org_id, self.identity.person)
 
     def prepare(self, request: RunRequest, *, only_look: bool = False) -> PreparedRun:

@@ -50,7 +50,6 @@ _YES = ("1", "true", "yes", "on")
 
 
 def check_texts(request: RunRequest) -> None:
-    """Raise UsageError for a text nobody means to give a run."""
     for name in _TEXTS:
         check_text(name.replace("_", " "), getattr(request, name))
     for name in ("kwargs", "secrets", "headers", "env_vars"):
@@ -59,13 +58,11 @@ def check_texts(request: RunRequest) -> None:
 
 
 def check_text(what: str, text: str | None) -> None:
-    """Raise UsageError for a text that is too long to be a name or a label."""
     if text is not None and len(text) > LONGEST_TEXT:
         raise UsageError(f"The {what} has {len(text):,} characters; {LONGEST_TEXT:,} are taken.")
 
 
 def check_trials(tasks: int, trials: int) -> None:
-    """Raise UsageError for a run of more trials than one can have."""
     if tasks * trials > MOST_TRIALS:
         raise UsageError(
             f"{tasks:,} tasks with {trials:,} trials each are more than the {MOST_TRIALS:,} trials a run can "
@@ -74,26 +71,22 @@ def check_trials(tasks: int, trials: int) -> None:
 
 
 def switched_on(variable: str) -> bool:
-    """Return whether the operator's environment says yes."""
     return os.environ.get(variable, "").strip().lower() in _YES
 
 
 def check_priority(priority: int) -> int:
-    """0 (first) to 4 (last), or UsageError."""
     if priority not in PRIORITIES:
         raise UsageError(f"--priority must be 0 (first) to 4 (last), not {priority}.")
     return priority
 
 
 def check_max_cost(max_cost: float) -> float:
-    """A sum of money, or UsageError."""
     if not (math.isfinite(max_cost) and max_cost > 0):
         raise UsageError(f"--max-cost must be above 0 US dollars, not {max_cost:g}.")
     return max_cost
 
 
 def check_update(request: UpdateRequest) -> None:
-    """Raise UsageError for what no run can become."""
     if request.concurrency is not None and request.concurrency < 1:
         raise UsageError(f"--concurrency must be at least 1, not {request.concurrency}.")
     check_text("label", request.label)
@@ -285,7 +278,6 @@ def unfit(
 def _unconnected(
     tasks: Sequence[TaskSpec], agent: PreparedAgent, capabilities: Capabilities, request: RunRequest
 ) -> list[str]:
-    """Networks that the provider cannot give."""
     networks: dict[str, list[TaskSpec]] = {}
     for task in tasks:
         if task.network not in capabilities.networks:
@@ -306,7 +298,6 @@ def _unconnected(
 
 
 def _unknown_users(tasks: Sequence[TaskSpec], capabilities: Capabilities, request: RunRequest) -> list[str]:
-    """Users that commands run as and sandboxes do not have."""
     others = [task for task in tasks if not _users(task) <= _ROOT]
     if others and not capabilities.users:
         user = min(str(name) for name in _users(others[0]) - _ROOT)
@@ -320,7 +311,6 @@ def _unknown_users(tasks: Sequence[TaskSpec], capabilities: Capabilities, reques
 
 
 def _oversized(tasks: Sequence[TaskSpec], capabilities: Capabilities, request: RunRequest) -> list[str]:
-    """Hardware that the provider or this machine does not have."""
     problems = []
     gifted = [task for task in tasks if task.limits.gpus]
     if gifted and not capabilities.gpus:
@@ -357,7 +347,6 @@ def _unsuited(tasks: Sequence[TaskSpec], agent: PreparedAgent, request: RunReque
 
 
 def _users(task: TaskSpec) -> set[str | None]:
-    """Everyone its commands run as."""
     parts = (task, *task.steps)
     gathering = (command.user for one in parts for command in one.gathering)
     return {*gathering, *(user for one in parts for user in (one.user, one.grading_user))}

@@ -53,7 +53,6 @@ class ForegroundJob:
 
     @property
     def binding(self) -> str:
-        """Return what its runs are bound to."""
         return binding_of(self.id)
 
 
@@ -112,7 +111,6 @@ class ForegroundJobs:
         }
 
     def fetch_foreground(self, ref: str) -> Json:
-        """Return what was kept of a foreground job."""
         with self._context.store.reading() as connection:
             row = jobs.get(connection, self._context.resolve_job(connection, ref))
         return {"id": row.id, "name": row.name, **_kept(row)}
@@ -148,7 +146,6 @@ class ForegroundJobs:
                 runs.reopen(connection, run_id, errors_too=errors_too, bound=job.binding)
 
     def foreground_executor(self, job: ForegroundJob) -> BoundExecutor:
-        """Return the executor for a foreground job, in this process."""
         from valkyrie.executor.host import BoundExecutor
 
         return BoundExecutor(self._context.data, self._context.store, job.binding)

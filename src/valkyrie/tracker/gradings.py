@@ -61,7 +61,6 @@ class GradingVerbs:
         self._runs = runs
 
     def regrade(self, ref: str, request: views.RegradeRequest) -> views.RegradeView:
-        """Grade kept work again: plan, check, store, hand to an executor."""
         if request.tests and request.judge:
             raise UsageError("--tests and --judge exclude each other.")
         with self._context.store.reading() as connection:
@@ -175,14 +174,12 @@ class GradingVerbs:
         return [_grading_view(one, row) for one in found] or [_own_view(row)]
 
     def use_grading(self, ref: str, number: int) -> views.RunView:
-        """Make one grading the run's own: verdicts, counters and final score."""
         with self._context.store.writing() as connection:
             run_id = self._context.resolve(connection, ref)
             regrades.use(connection, run_id, number, time.time())
         return self._reader.fetch(run_id)
 
     def compare_gradings(self, ref: str, a: int, b: int) -> views.GradingComparison:
-        """Return which trials two gradings of a run judge differently."""
         found = {view.number: view for view in self.gradings(ref)}
         with self._context.store.reading() as connection:
             row = runs.get(connection, self._context.resolve(connection, ref))

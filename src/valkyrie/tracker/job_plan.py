@@ -183,7 +183,6 @@ class JobPlanned:
 
     @staticmethod
     def request(template: RunRequest, agent: JobAgent, selection: Selection) -> RunRequest:
-        """One agent's run of some tasks."""
         return replace(
             template,
             agent=agent.agent,
@@ -230,7 +229,6 @@ def check(request: JobRequest) -> None:
 
 
 def check_stop(request: JobRequest) -> None:
-    """Raise UsageError for a rule nobody can stop by."""
     if not request.stop_when_decided:
         if request.margin is not None or request.error_rate != DEFAULT_ERROR_RATE:
             raise UsageError("--margin and --error-rate go with --stop-when-decided.")
@@ -258,7 +256,6 @@ def stop_rule(request: JobRequest, prepared: Sequence[PreparedRun]) -> Json | No
 
 
 def check_seconds(flag: str, seconds: float | None, most: float = MOST_SECONDS) -> None:
-    """Raise UsageError for a time nobody means."""
     if seconds is not None and not 0 < seconds <= most:
         raise UsageError(f"{flag} must be above 0 and at most {most:.0f} seconds, not {seconds:g}.")
 
@@ -308,7 +305,6 @@ def stored_template(arguments: Mapping[str, Any]) -> RunRequest:
 
 
 def stored_selections(arguments: Mapping[str, Any]) -> list[Selection]:
-    """Return the tasks of a stored job."""
     return [
         Selection(
             one["benchmark"], one["dataset"], None if one["task_ids"] is None else tuple(one["task_ids"])
@@ -318,5 +314,4 @@ def stored_selections(arguments: Mapping[str, Any]) -> list[Selection]:
 
 
 def stored_agents(arguments: Mapping[str, Any]) -> list[JobAgent]:
-    """Return the agents of a stored job, in order."""
     return [JobAgent(**one) for one in arguments["agents"]]

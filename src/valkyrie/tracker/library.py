@@ -164,12 +164,10 @@ def _make_room(folder: Path, size: int) -> None:
 
 
 def _folder_size(folder: Path) -> int:
-    """Return bytes of all files below a folder."""
     return sum(_size(Path(parent, name)) for parent, _, names in os.walk(folder) for name in names)
 
 
 def _total_size(files: Iterable[Path]) -> int:
-    """Return bytes of these files."""
     return sum(map(_size, files))
 
 

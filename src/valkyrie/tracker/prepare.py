@@ -141,7 +141,6 @@ class PreparedRun:
         return self.values.merged()
 
     def view(self) -> PlanView:
-        """Return what would run."""
         return PlanView(
             agent=self.agent.name,
             agent_digest=self.agent.digest,

@@ -225,18 +225,11 @@ def each_trial(
     """Yield the trials of a run in their order, without holding more than a page."""
     query = views.TrialFilter(states=tuple(states), search=search, limit=PAGE, after=-1, detail=detail)
     while True:
-        page, total = tracker.trials(ref, query)
+        page, _ = tracker.trials(ref, query)
         yield from page
-        if query.after is None:  # a tracker of an earlier version, which pages by number
-            query = replace(query, offset=query.offset + len(page))
-            if not page or query.offset >= total:
-                return
-        elif len(page) < PAGE:
+        if len(page) < PAGE:
             return
-        elif page[-1].position <= query.after or not page[-1].position:
-            query = replace(query, after=None, offset=len(page))
-        else:
-            query = replace(query, after=page[-1].position)
+        query = replace(query, after=page[-1].position)
 
 
 # What one word stands for: a run, or the runs of a job.

@@ -214,29 +214,23 @@ class ResultVerbs:
         self, ref: str, destination: Path, request: OutputsWanted = OutputsWanted()
     ) -> Sequence[Path]:
         writer = OutputsWriter(destination)
-        for task_id, k, number, kept in self._last_attempts(ref, request.task_ids):
-            folder = Path(encode_task_id(task_id), str(k) if k else "")
-            for name, pieces, _size in kept.files(task_id, k, number):
-                if _is_wanted(name, request.files):
-                    writer.write(folder, name, pieces)
+        for folder, name, pieces, _size in self._output_files(ref, request):
+            writer.write(folder, name, pieces)
         return writer.close()
 
     def output_files(
         self, ref: str, request: OutputsWanted = OutputsWanted()
     ) -> Iterator[tuple[str, Iterator[bytes], int]]:
         """Yield every file kept of each trial's last attempt: its relative name, its bytes, their number."""
-        for task_id, k, number, kept in self._last_attempts(ref, request.task_ids):
-            folder = Path(encode_task_id(task_id), str(k) if k else "")
-            for name, pieces, size in kept.files(task_id, k, number):
-                if _is_wanted(name, request.files):
-                    yield (folder / name).as_posix(), pieces, size
+        for folder, name, pieces, size in self._output_files(ref, request):
+            yield (folder / name).as_posix(), pieces, size
 
-    def _last_attempts(
-        self, ref: str, task_ids: Sequence[str] | None
-    ) -> Iterator[tuple[str, int, int, Kept]]:
+    def _output_files(
+        self, ref: str, request: OutputsWanted
+    ) -> Iterator[tuple[Path, str, Iterator[bytes], int]]:
         with self._context.store.reading() as connection:
-            run_id = self._checked(connection, ref, task_ids)
-            wanted = None if task_ids is None else set(task_ids)
+            run_id = self._checked(connection, ref, request.task_ids)
+            wanted = None if request.task_ids is None else set(request.task_ids)
             shown = regrades.attempts_shown(connection, run_id)
             rows = [
                 (row.task_id, row.k, shown.get((row.task_id, row.k), row.attempts))
@@ -245,7 +239,10 @@ class ResultVerbs:
             ]
         kept = self._kept(run_id)
         for task_id, k, number in rows:
-            yield task_id, k, number, kept
+            folder = Path(encode_task_id(task_id), str(k) if k else "")
+            for name, pieces, size in kept.files(task_id, k, number):
+                if request.files is None or any(fnmatchcase(name, one) for one in request.files):
+                    yield folder, name, pieces, size
 
     def _checked(self, connection: Connection, ref: str, task_ids: Sequence[str] | None) -> str:
         run_id = self._context.resolve(connection, ref)
@@ -254,7 +251,6 @@ class ResultVerbs:
         return run_id
 
     def _kept(self, run_id: str) -> Kept:
-        """Return what the run kept, here or elsewhere."""
         with self._context.store.reading() as connection:
             place = runs.get(connection, run_id).place or {}
         return Kept(self._context.data.run(run_id), self._context.organisation, place)
@@ -283,10 +279,6 @@ class ResultVerbs:
             run_id = self._checked(connection, ref, query.task_ids)
         source = StoredLogs(self._context.store, run_id, self._context.data.run(run_id), self._kept(run_id))
         return read_run_logs(source, query)
-
-
-def _is_wanted(name: str, files: Sequence[str] | None) -> bool:
-    return files is None or any(fnmatchcase(name, pattern) for pattern in files)
 
 
 # The logs of many trials as one stream of lines, read once or followed to the run's end.

@@ -388,14 +388,12 @@ def _keep_frozen(prepared: PreparedRun, run_id: str, folder: RunFolder, uploads:
 
 
 def new_trials(planned: Sequence[TrialPlan]) -> list[runs.NewTrial]:
-    """Return what is stored of planned trials."""
     return [
         runs.NewTrial(one.task_id, one.k, one.digest, one.cpus, one.memory_mb, one.family) for one in planned
     ]
 
 
 def _run_values(prepared: PreparedRun, run_id: str, frozen: Json, identity: Identity) -> Json:
-    """Return the columns of a new run's row."""
     request = prepared.request
     return {
         "id": run_id,
@@ -501,7 +499,6 @@ def _service(source: Json) -> Json:
 
 
 def _variant(source: Json) -> Json:
-    """Return which variant of an experiment an eval is."""
     if source.get("kind") != "eval_spec":
         return {}
     return {"variant": source["options"].get("variant", "main")}

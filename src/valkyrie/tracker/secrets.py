@@ -53,22 +53,20 @@ def find_secrets(
 
 def allowed_variables(request: RunRequest, organisation: Organisation) -> dict[str, str]:
     """Return the variables that tasks may be given, with their values: those of --pass-env and of -s."""
-    found = supply_variables(request.pass_env, organisation)
-    for variable, secret in request.secrets.items():
-        if (value := find_some([secret], organisation).get(secret)) is not None:
-            found[variable] = value
-    return found
+    return supply_variables(request.pass_env, organisation) | _named_values(request.secrets, organisation)
 
 
 def given_again(arguments: Json, organisation: Organisation) -> dict[str, str]:
     """Return the variables that the tasks of a stored run are given, from wherever they are now."""
     names, secrets = arguments.get("host_variables", []), arguments.get("secrets", {})
-    found = supply_variables(names, organisation)
     named = {name: secrets[name] for name in names if name in secrets}
-    for variable, secret in named.items():
-        if (value := find_some([secret], organisation).get(secret)) is not None:
-            found[variable] = value
-    return found
+    return supply_variables(names, organisation) | _named_values(named, organisation)
+
+
+def _named_values(named: Mapping[str, str], organisation: Organisation) -> dict[str, str]:
+    """Return the values of variables that name a secret, of those that have one."""
+    found = find_some(list(named.values()), organisation)
+    return {variable: found[secret] for variable, secret in named.items() if secret in found}
 
 
 def supply_variables(names: Iterable[str], organisation: Organisation) -> dict[str, str]:
@@ -328,7 +326,6 @@ def destinations(agent: PreparedAgent, request: RunRequest, provider: Mapping[st
 
 
 def _renamed_address(variable: str, env_vars: Mapping[str, str]) -> str | None:
-    """Return the address `--env` names for the vendor of this key."""
     vendor = variable.partition("_")[0]
     return next(
         (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, cast
 
 import pytest
@@ -12,18 +12,15 @@ from valkyrie.views import TrialFilter, TrialView
 
 
 class Pages:
-    """A tracker that knows how trials are read by pages: of this version, or of an earlier one."""
+    """A tracker that gives trials by pages."""
 
-    def __init__(self, number: int, *, keyset: bool) -> None:
-        self.all = [view(place) if keyset else replace(view(place), position=0) for place in range(number)]
-        self.keyset = keyset
+    def __init__(self, number: int) -> None:
+        self.all = [view(place) for place in range(number)]
         self.asked = 0
 
     def trials(self, _ref: str, query: TrialFilter) -> tuple[list[TrialView], int]:
         self.asked += 1
-        start = query.offset
-        if self.keyset and query.after is not None:
-            start = query.after + 1
+        start = query.offset if query.after is None else query.after + 1
         return self.all[start : start + query.limit], len(self.all)
 
 
@@ -32,10 +29,9 @@ def view(place: int) -> TrialView:
     return TrialView(**{**values, "task_id": f"t{place}", "k": 0, "position": place})
 
 
-@pytest.mark.parametrize("keyset", [True, False])
 @pytest.mark.parametrize("number", [0, 1, 999, 1000, 1001, 2000, 2500])
-def test_all_trials_are_read_once_also_from_an_earlier_tracker(number: int, keyset: bool) -> None:
-    pages = Pages(number, keyset=keyset)
+def test_all_trials_are_read_once(number: int) -> None:
+    pages = Pages(number)
     found = [trial.task_id for trial in each_trial(cast(Tracker, pages), "run")]
     assert found == [f"t{place}" for place in range(number)]
     assert pages.asked <= number // 1000 + 1
