@@ -20,7 +20,7 @@ from tests.abilities import need_local_sandboxes
 from tests.aws_server import running_ministack
 from tests.crash.team_processes import Program, Team, room_for, until
 from tests.crash.test_crash import ROUNDS, SEED
-from tests.crash.tracker_proof import (
+from tests.crash.tracker_invariants import (
     Watcher,
     assert_graded_once,
     assert_nothing_left,

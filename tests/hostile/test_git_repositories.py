@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.git_repository import CONTRACT, git, served
-from tests.integration.hooks.test_sending import make_certificate
+from tests.integration.notifications.test_sender import make_certificate
 from valkyrie.agents.library import checked_out
 from valkyrie.benchmarks.eval_spec.layout import Checkouts
 from valkyrie.benchmarks.named import registries

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,8 @@ import pytest
 import uvicorn
 
 from benchmark_service import BenchmarkService, BenchmarkServiceApp
+from benchmark_service.client import BenchmarkServiceClient
+from tests.integration.benchmark_service.scripted_service import ScriptedService, client_of, scripted
 from tests.integration.benchmark_service.toy_service import Ground, ToyService
 
 SETTINGS = (
@@ -99,6 +101,18 @@ def live_app(service_cls: type[BenchmarkService], **env: str) -> Iterator[Live]:
         app = BenchmarkServiceApp(service_cls)
         with serving(app) as url:
             yield Live(app, url, url.replace("http", "ws", 1))
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[ScriptedService]:
+    async with scripted() as running:
+        yield running
+
+
+@pytest.fixture
+async def client(service: ScriptedService) -> AsyncIterator[BenchmarkServiceClient]:
+    async with client_of(service.url, {"Authorization": "Bearer sesame"}) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from tests.integration.benchmark_service.scripted_service import (
     Response,
     ScriptedService,
     client_of,
-    scripted,
     unused_url,
 )
 from tests.secret_forms import FORMS, SECRET, shows_secret
@@ -35,18 +33,6 @@ TASK = {
     "resources": {"vcpu": 2, "memory": 4, "disk": 10},
 }
 SCORE = {"tasks_evaluated": ["a", "b"], "final_score": 50.0, "metadata": {"total": 2}}
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[ScriptedService]:
-    async with scripted() as running:
-        yield running
-
-
-@pytest.fixture
-async def client(service: ScriptedService) -> AsyncIterator[BenchmarkServiceClient]:
-    async with client_of(service.url, {"Authorization": "Bearer sesame"}) as made:
-        yield made
 
 
 class TestRequests:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from tests.integration.benchmark_service.scripted_service import (
     ScriptedService,
     bound_socket,
     client_of,
-    scripted,
     serving,
     unused_url,
 )
@@ -31,18 +29,6 @@ TASK = {
     "cwd": "/workspace",
     "resources": {"vcpu": 2, "memory": 4, "disk": 10},
 }
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[ScriptedService]:
-    async with scripted() as running:
-        yield running
-
-
-@pytest.fixture
-async def client(service: ScriptedService) -> AsyncIterator[BenchmarkServiceClient]:
-    async with client_of(service.url, {"Authorization": "Bearer sesame"}) as made:
-        yield made
 
 
 class TestRetries:

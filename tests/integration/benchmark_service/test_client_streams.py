@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from benchmark_service.errors import (
     BenchmarkServiceUnauthenticatedError,
 )
 from sandboxes.retry import LONGEST_ASKED_S
-from sandboxes.types import DaytonaProviderConfig, ModalProviderConfig
+from sandboxes.types import ModalProviderConfig
 from tests.integration.benchmark_service.scripted_service import (
     JSONResponse,
     Pauses,
@@ -27,32 +26,15 @@ from tests.integration.benchmark_service.scripted_service import (
     client_of,
     scripted,
 )
-
-SETUP = "/ws/setup-task"
-EVALUATE = "/ws/evaluate-instance"
-RESUME = "/ws/evaluate-response"
-RESULT = {"type": "result", "data": {"resolved": True}}
-DAYTONA = DaytonaProviderConfig(DAYTONA_API_KEY="dtn-secret", DAYTONA_API_URL="url", DAYTONA_TARGET="us")
-
-
-def message(text: str) -> dict[str, str]:
-    return {"type": "message", "data": text}
-
-
-def error(text: str, **extra: Any) -> dict[str, Any]:
-    return {"type": "error", "data": text, **extra}
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[ScriptedService]:
-    async with scripted() as running:
-        yield running
-
-
-@pytest.fixture
-async def client(service: ScriptedService) -> AsyncIterator[BenchmarkServiceClient]:
-    async with client_of(service.url, {"Authorization": "Bearer sesame"}) as made:
-        yield made
+from tests.integration.benchmark_service.stream_messages import (
+    DAYTONA,
+    EVALUATE,
+    RESULT,
+    RESUME,
+    SETUP,
+    error,
+    message,
+)
 
 
 class TestAddresses:

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.cli.command_result import HERE, CommandResult
 from tests.unit.cli.filled_store import FilledStore
 from tests.unit.cli.recorded_tracker import RecordedTracker
-from tests.unit.cli.web import Web
+from tests.unit.cli.web_server import Web
 from valkyrie.cli.main import main
 from valkyrie.config.values import KEYS
 

@@ -13,7 +13,7 @@ import pexpect
 import pytest
 
 from tests.unit.cli.command_result import CommandResult
-from tests.unit.cli.web import Answer, Web
+from tests.unit.cli.web_server import Answer, Web
 from valkyrie.cli import config_service as service_commands
 
 Valk = Callable[..., CommandResult]

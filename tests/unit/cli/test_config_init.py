@@ -11,7 +11,7 @@ import pexpect
 import pytest
 
 from tests.unit.cli.command_result import CommandResult
-from tests.unit.cli.tracker_door import KEY, ME, TrackerDoor
+from tests.unit.cli.tracker_server import KEY, ME, TrackerServer
 from valkyrie.config import values
 
 Valk = Callable[..., CommandResult]
@@ -35,13 +35,13 @@ def config_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def door() -> Iterator[TrackerDoor]:
-    with TrackerDoor().running() as running:
+def door() -> Iterator[TrackerServer]:
+    with TrackerServer().running() as running:
         yield running
 
 
 @pytest.fixture
-def at_door(door: TrackerDoor, monkeypatch: pytest.MonkeyPatch) -> TrackerDoor:
+def at_door(door: TrackerServer, monkeypatch: pytest.MonkeyPatch) -> TrackerServer:
     monkeypatch.setenv("TRACKER_SERVICE_URL", door.url)
     monkeypatch.setenv("VALKYRIE_API_KEY", KEY)
     return door
@@ -55,7 +55,7 @@ def test_local_needs_nothing(valk: Valk, config_file: Path) -> None:
 
 
 def test_a_tracker_in_the_environment_is_not_passed_over_for_local(
-    valk: Valk, at_door: TrackerDoor, config_file: Path
+    valk: Valk, at_door: TrackerServer, config_file: Path
 ) -> None:
     """A script's answers are not read: without a mode nobody knows who runs that tracker."""
     _ = at_door
@@ -72,7 +72,7 @@ def test_all_that_is_missing_is_said_at_once(valk: Valk, config_file: Path) -> N
     assert "valk config set tracker_url" in said.err
 
 
-def test_self_hosted_from_the_environment(valk: Valk, at_door: TrackerDoor, config_file: Path) -> None:
+def test_self_hosted_from_the_environment(valk: Valk, at_door: TrackerServer, config_file: Path) -> None:
     said = valk("config", "init", "--mode", "self-hosted")
     assert said.code == 0 and KEY not in said.out + said.err
     assert "(environment: TRACKER_SERVICE_URL)" in said.out and "api_key = vk_0***" in said.out
@@ -82,7 +82,7 @@ def test_self_hosted_from_the_environment(valk: Valk, at_door: TrackerDoor, conf
 
 
 def test_again_from_the_file(
-    valk: Valk, door: TrackerDoor, config_file: Path, monkeypatch: pytest.MonkeyPatch
+    valk: Valk, door: TrackerServer, config_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values.change({"tracker_url": door.url, "api_key": KEY})
     said = valk("config", "init", "--mode", "self-hosted", "--json")
@@ -97,7 +97,7 @@ def test_again_from_the_file(
 
 
 def test_a_key_that_is_no_longer_good_gives_way_to_the_environments(
-    valk: Valk, at_door: TrackerDoor, config_file: Path
+    valk: Valk, at_door: TrackerServer, config_file: Path
 ) -> None:
     values.change({"mode": "self-hosted", "tracker_url": at_door.url, "api_key": "vk_old_revoked"})
     said = valk("config", "init")
@@ -110,7 +110,7 @@ def test_a_key_that_is_no_longer_good_gives_way_to_the_environments(
 
 
 def test_a_tracker_without_keys_needs_none(
-    valk: Valk, door: TrackerDoor, monkeypatch: pytest.MonkeyPatch
+    valk: Valk, door: TrackerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     door.key = None
     monkeypatch.setenv("TRACKER_SERVICE_URL", door.url)
@@ -118,7 +118,7 @@ def test_a_tracker_without_keys_needs_none(
     assert values.load() == {"mode": "self-hosted", "tracker_url": door.url}
 
 
-def test_what_is_no_good_is_not_written(valk: Valk, at_door: TrackerDoor, config_file: Path) -> None:
+def test_what_is_no_good_is_not_written(valk: Valk, at_door: TrackerServer, config_file: Path) -> None:
     at_door.key = "another"
     said = valk("config", "init", "--mode", "self-hosted")
     assert said.code == 1 and "This key is unknown" in said.err and KEY not in said.out + said.err
@@ -142,7 +142,7 @@ def test_a_tracker_that_is_not_there(valk: Valk, config_file: Path, monkeypatch:
     assert said.code == 2 and "TRACKER_SERVICE_URL" in said.err
 
 
-def test_hosted_makes_the_organisation_known(valk: Valk, at_door: TrackerDoor) -> None:
+def test_hosted_makes_the_organisation_known(valk: Valk, at_door: TrackerServer) -> None:
     said = valk("config", "init", "--mode", "hosted")
     assert said.code == 0 and "organisation Acme was made" in said.out
     assert len(at_door.said("POST /v1/init")) == 1 and at_door.said("PATCH /v1/organisation") == []
@@ -152,7 +152,7 @@ def test_hosted_makes_the_organisation_known(valk: Valk, at_door: TrackerDoor) -
     assert said.code == 1 and "--mode self-hosted" in said.err
 
 
-def test_hosted_with_a_role(valk: Valk, at_door: TrackerDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosted_with_a_role(valk: Valk, at_door: TrackerServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     said = valk("config", "init", "--mode", "hosted", "--aws", "role")
     assert said.code == 2 and "VALKYRIE_ROLE_ARN" in said.err
@@ -167,7 +167,7 @@ def test_hosted_with_a_role(valk: Valk, at_door: TrackerDoor, monkeypatch: pytes
 
 
 def test_hosted_with_keys_that_are_sent_once_and_kept_nowhere(
-    valk: Valk, at_door: TrackerDoor, config_file: Path, monkeypatch: pytest.MonkeyPatch
+    valk: Valk, at_door: TrackerServer, config_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     monkeypatch.setenv("S3_BUCKET", "mine")
@@ -191,7 +191,7 @@ def test_hosted_with_keys_that_are_sent_once_and_kept_nowhere(
 
 
 def test_another_mode_forgets_the_last_ones_tracker(
-    valk: Valk, door: TrackerDoor, config_file: Path, monkeypatch: pytest.MonkeyPatch
+    valk: Valk, door: TrackerServer, config_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values.change(
         {"mode": "hosted", "tracker_url": "https://hosted.example", "api_key": "old", "webhook": "w"}
@@ -267,7 +267,7 @@ def spawn(program_env: dict[str, str]) -> Iterator[Callable[..., pexpect.spawn[s
 
 
 def test_a_person_is_asked_and_gets_another_chance(
-    spawn: Callable[..., pexpect.spawn[str]], door: TrackerDoor, config_file: Path
+    spawn: Callable[..., pexpect.spawn[str]], door: TrackerServer, config_file: Path
 ) -> None:
     child = spawn()
     child.expect("Mode .*local.*: ")
@@ -295,7 +295,7 @@ def test_a_person_is_asked_and_gets_another_chance(
 
 @pytest.mark.parametrize("end", ["\r", "\x03"])
 def test_an_empty_answer_or_an_interrupt_writes_nothing(
-    spawn: Callable[..., pexpect.spawn[str]], door: TrackerDoor, config_file: Path, end: str
+    spawn: Callable[..., pexpect.spawn[str]], door: TrackerServer, config_file: Path, end: str
 ) -> None:
     child = spawn("--mode", "hosted", TRACKER_SERVICE_URL=door.url)
     child.expect("API key: ")

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cli.command_result import CommandResult
 from tests.unit.cli.filled_store import FilledStore, lost
 from tests.unit.cli.recorded_tracker import RecordedTracker
-from tests.unit.cli.web import Answer, Web
+from tests.unit.cli.web_server import Answer, Web
 from valkyrie.cli import options
 
 Valk = Callable[..., CommandResult]

@@ -1,4 +1,4 @@
-"""Speaking through a door as a sandbox does."""
+"""A connection to a socket in a folder, as a sandbox opens it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from valkyrie.trial.context import SOCKET
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def knock(folder: Path) -> Ends:
+async def open_connection(folder: Path) -> Ends:
     """A connection, however long the folder's path is."""
     place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from tests.integration.benchmark_service.conftest import serving
 from tests.integration.faulty_service import FaultyService
-from tests.integration.organisation.identity import KEY, OTHER_KEY, PROJECT, Descope
+from tests.integration.tenants.identity import KEY, OTHER_KEY, PROJECT, Descope
 from valkyrie.api.app import create_app
 from valkyrie.api.capacity import ApiSettings
 from valkyrie.cli.main import main

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.executor.socket_connection import knock
+from tests.unit.executor.socket_connection import open_connection
 from valkyrie.executor.proxies import ModelProxies
 
 
@@ -29,7 +29,7 @@ async def heard(doors: ModelProxies, url: str) -> bytes:
     door = doors.to(url)
     assert door is not None
     async with asyncio.timeout(60), door.opened() as folder:
-        reader, writer = await knock(folder)
+        reader, writer = await open_connection(folder)
         try:
             return await reader.read()
         finally:

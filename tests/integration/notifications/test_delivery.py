@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.hooks.receiver import Receiver, Reply
-from tests.integration.hooks.stage import Stage
+from tests.integration.notifications.notified_store import Stage
+from tests.integration.notifications.receiver import Receiver, Reply
 from valkyrie.domain import RunState
 from valkyrie.errors import StoreError, UserError
 from valkyrie.notifications.messages import verify

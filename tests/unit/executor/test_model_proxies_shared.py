@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.executor.socket_connection import Ends, knock
+from tests.unit.executor.socket_connection import Ends, open_connection
 from valkyrie.errors import InfrastructureError
 from valkyrie.executor.proxies import MOST_OPEN, SHARED_MEMORY, ModelProxies, ModelProxy, proxy_folder
 
@@ -30,7 +30,7 @@ async def door(tmp_path: Path) -> AsyncIterator[ModelProxy]:
 
 
 async def connect(stack: AsyncExitStack, folder: Path) -> Ends:
-    reader, writer = await knock(folder)
+    reader, writer = await open_connection(folder)
     stack.callback(writer.close)
     return reader, writer
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.hooks.receiver import Receiver, Reply
+from tests.integration.notifications.receiver import Receiver, Reply
 from valkyrie.notifications.outbox import DeliveryError, Sender
 from valkyrie.targets import TargetError
 

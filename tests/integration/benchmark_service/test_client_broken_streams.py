@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from benchmark_service.errors import (
     StreamIdleError,
 )
 from benchmark_service.schemas import RESUMABLE
-from sandboxes.types import DaytonaProviderConfig
 from tests.integration.benchmark_service.scripted_service import (
     JSONResponse,
     Pauses,
@@ -23,38 +21,20 @@ from tests.integration.benchmark_service.scripted_service import (
     WebSocketDisconnect,
     chunks,
     client_of,
-    scripted,
 )
-
-SETUP = "/ws/setup-task"
-EVALUATE = "/ws/evaluate-instance"
-RESUME = "/ws/evaluate-response"
-RESULT = {"type": "result", "data": {"resolved": True}}
-DAYTONA = DaytonaProviderConfig(DAYTONA_API_KEY="dtn-secret", DAYTONA_API_URL="url", DAYTONA_TARGET="us")
-
-
-def message(text: str) -> dict[str, str]:
-    return {"type": "message", "data": text}
-
-
-def error(text: str, **extra: Any) -> dict[str, Any]:
-    return {"type": "error", "data": text, **extra}
+from tests.integration.benchmark_service.stream_messages import (
+    DAYTONA,
+    EVALUATE,
+    RESULT,
+    RESUME,
+    SETUP,
+    error,
+    message,
+)
 
 
 def state(step: int) -> dict[str, Any]:
     return {"type": "eval_resume_state", "data": {"step": step, "nothing": None}}
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[ScriptedService]:
-    async with scripted() as running:
-        yield running
-
-
-@pytest.fixture
-async def client(service: ScriptedService) -> AsyncIterator[BenchmarkServiceClient]:
-    async with client_of(service.url, {"Authorization": "Bearer sesame"}) as made:
-        yield made
 
 
 class TestWatchdog:

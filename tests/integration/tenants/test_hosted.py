@@ -14,7 +14,7 @@ import jwt
 import pytest
 
 from tests.integration.benchmark_service.conftest import serving
-from tests.integration.organisation.identity import KEY, MANAGEMENT_KEY, OTHER_KEY, PROJECT, Descope
+from tests.integration.tenants.identity import KEY, MANAGEMENT_KEY, OTHER_KEY, PROJECT, Descope
 from valkyrie.domain import Role
 from valkyrie.errors import AccessError, InfrastructureError, UnknownError
 from valkyrie.store import Store, tenants

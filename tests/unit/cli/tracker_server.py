@@ -13,7 +13,7 @@ KEY = "vk_0123456789ab_" + "k" * 43
 ME = {"org_id": "o1", "org": "research", "person": "ada@example.com", "key_id": "k1", "mode": "self-hosted"}
 
 
-class TrackerDoor:
+class TrackerServer:
     """Answers by `METHOD /path`: (status, body); without a good key 401, but for /health."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class TrackerDoor:
         self.answers[ask] = (status, {"error": error})
 
     @contextmanager
-    def running(self) -> Iterator[TrackerDoor]:
+    def running(self) -> Iterator[TrackerServer]:
         thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -55,7 +55,7 @@ class TrackerDoor:
         return [body for asked, body in self.asked if asked == ask]
 
 
-def _handler(door: TrackerDoor) -> type[BaseHTTPRequestHandler]:
+def _handler(door: TrackerServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
             ask = f"{self.command} {self.path}"
