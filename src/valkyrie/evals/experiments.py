@@ -257,7 +257,6 @@ def _overview(result: ExperimentResult) -> Iterator[str]:
 
 
 def variants_table(result: ExperimentResult) -> Table:
-    """The same for a terminal."""
     titles = [Column("Variant"), *(Column(title.capitalize(), "right") for title in _TITLES)]
     rows: list[Sequence[str]] = [
         [safe(one.name) + (" (baseline)" if one.is_baseline else ""), *_numbers(one)]

@@ -45,7 +45,6 @@ _ASIDE = (EvalOutcome.SKIPPED, EvalOutcome.NOT_GRADED)
 
 
 def junit_xml(invocation: Invocation) -> str:
-    """The whole document."""
     stamp = _stamp(invocation)
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>"]
     for number, result in enumerate(invocation.evals):

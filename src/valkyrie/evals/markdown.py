@@ -312,5 +312,4 @@ def _command(invocation: Invocation) -> list[str]:
 
 
 def _code(text: str) -> str:
-    """Inside single backticks."""
     return safe(text).replace("`", "'")

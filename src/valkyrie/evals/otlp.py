@@ -177,7 +177,6 @@ def _window(story: Json, took_ms: float) -> tuple[int, int]:
 
 
 def _calls(story: Json, start: int, end: int) -> Iterator[_Span]:
-    """The tools an agent called."""
     events = [one for one in story.get("events") or () if isinstance(one, dict)]
     results = {
         str((one.get("data") or {}).get("toolCallId")): one

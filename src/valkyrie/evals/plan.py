@@ -132,7 +132,6 @@ class EvalRequest:
         return Allowance(tuple(sorted({*self.pass_env, *self.secrets})), self.allow_paths)
 
     def to_json(self) -> Json:
-        """As it is kept."""
         found: Json = _plain(asdict(self))
         return found
 

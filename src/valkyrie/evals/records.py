@@ -184,6 +184,14 @@ def read_lines(source: Source, *, trajectories: bool = True) -> list[TrialResult
     return list(iter_lines(source, trajectories=trajectories))
 
 
+def read_results_file(file: Path) -> list[TrialResult]:
+    """Read a results.jsonl; UserError names the file besides the line."""
+    try:
+        return read_lines(file)
+    except RecordError as error:
+        raise UserError(f"{file}: {error}", cause=error.cause) from error
+
+
 def iter_lines(source: Source, *, trajectories: bool = True) -> Iterator[TrialResult]:
     """The same one by one; without `trajectories` those are let go of as soon as they are read."""
     seen: Counter[tuple[Any, ...]] = Counter()

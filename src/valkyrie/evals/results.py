@@ -175,7 +175,6 @@ class StimulusResult:
 
     @property
     def score(self) -> float | None:
-        """The mean of its graded trials."""
         scores = [trial.score for trial in self.graded if trial.score is not None]
         return sum(scores) / len(scores) if scores else None
 

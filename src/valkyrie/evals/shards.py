@@ -15,7 +15,7 @@ from valkyrie.benchmarks.eval_spec.source import open_spec
 from valkyrie.domain import Json, content_digest
 from valkyrie.errors import UsageError, UserError
 from valkyrie.evals.plan import EvalItem, EvalRequest, first_options, trials_of
-from valkyrie.evals.records import RecordError, read_lines, trial_key
+from valkyrie.evals.records import read_results_file, trial_key
 from valkyrie.evals.results import Invocation, TrialResult, invocation_of
 from valkyrie.ingest.sources import find_results
 from valkyrie.ingest.trials import Times, beside, plain
@@ -296,12 +296,11 @@ def merge(folders: Sequence[Path], *, prefer_newest: bool = False) -> MergedResu
 
 
 def _read(file: Path) -> list[_Found]:
-    try:
-        trials = read_lines(file)
-    except RecordError as error:
-        raise UserError(f"{file}: {error}", cause=error.cause) from error
     written = f"{Times.of(file).at:020.3f}"
-    return [_Found(_with_files(trial, file), file, trial.graded_at or written) for trial in trials]
+    return [
+        _Found(_with_files(trial, file), file, trial.graded_at or written)
+        for trial in read_results_file(file)
+    ]
 
 
 def _with_files(trial: TrialResult, file: Path) -> TrialResult:

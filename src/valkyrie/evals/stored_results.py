@@ -133,7 +133,6 @@ class Loader:
         ]
 
     def trial(self, ended: FinishedTrial) -> TrialResult:
-        """One trial that has just ended."""
         return self._trial(ended, self._counts[ended.task_id])
 
     @cached_property

@@ -33,7 +33,6 @@ class Config:
             raise self.wrong("config is a map of keys and values.")
 
     def wrong(self, message: str, code: str = "grader-config") -> SpecError:
-        """The error for this grader."""
         return SpecError([Finding(code, "error", f"{self.spec.label}: {message}", self.spec.place)])
 
     def has(self, key: str) -> bool:
@@ -75,7 +74,6 @@ class Config:
         return self._typed(keys, (), "a text or a list of texts", _texts)
 
     def pattern(self, *keys: str) -> JsRegex:
-        """A regex; required."""
         return self.regex(self.text(*keys))
 
     def pattern_list(self, *keys: str) -> tuple[JsRegex, ...]:
@@ -97,16 +95,13 @@ class Config:
         return self.patterns[-1]
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """true or false."""
         return self._typed((key,), default, "true or false", lambda v: v if isinstance(v, bool) else None)
 
     def number(self, key: str, *, low: float = 0.0, high: float = math.inf, default: Any = _MISSING) -> float:
-        """A finite number within bounds."""
         what = f"a number of at least {low:g}" if high == math.inf else f"a number from {low:g} to {high:g}"
         return self._typed((key,), default, what, lambda v: _number(v, low, high))
 
     def whole(self, key: str, *, low: int, high: int, default: Any = _MISSING) -> int:
-        """A whole number within bounds."""
         what = f"a whole number from {low} to {high}"
         return self._typed((key,), default, what, lambda v: _whole(v, low, high))
 
@@ -254,7 +249,6 @@ class BuiltIn:
         )
 
     def failed(self, evidence: str) -> GraderResult:
-        """It is wrong."""
         return self.found(False, evidence)
 
 
@@ -327,7 +321,6 @@ def substring(config: Config, *, case_sensitive: bool | None = None) -> Substrin
 
 
 def matching(config: Config) -> Matching:
-    """`pattern`."""
     return Matching(config.pattern("pattern"))
 
 

@@ -65,7 +65,6 @@ class TranscriptCall:
         return None if value is None else as_text(value)
 
     def text_argument(self, name: str) -> str | None:
-        """An argument that is a text."""
         value = self.arguments.get(name) if isinstance(self.arguments, Mapping) else None
         return value if isinstance(value, str) else None
 
@@ -80,7 +79,6 @@ def as_text(value: Any) -> str:
 
 
 def calls_of(transcript: Transcript) -> list[TranscriptCall]:
-    """Return every tool call, in order."""
     events = transcript.events
     starts, steps, results = turn_starts(events), step_numbers(events), _results(events)
     made = [at for at, event in enumerate(events) if event.type == "tool_call"]

@@ -201,7 +201,6 @@ class MadeGrader:
 
     @property
     def is_judge(self) -> bool:
-        """It asks a model."""
         return Need.JUDGE in self.needs
 
     @property
@@ -287,12 +286,10 @@ def weight_of(spec: GraderSpec, scoring: Scoring) -> float:
 
 
 def judges(made: Sequence[MadeGrader]) -> list[MadeGrader]:
-    """Those that ask a model."""
     return [one for one in made if one.is_judge]
 
 
 def checks(made: Sequence[MadeGrader]) -> list[MadeGrader]:
-    """Those that do not."""
     return [one for one in made if not one.is_judge]
 
 

@@ -54,7 +54,6 @@ class Fold(Enum):
 
 
 def complement(ranges: Ranges) -> Ranges:
-    """Everything else."""
     found: list[tuple[int, int]] = []
     start = 0
     for low, high in sorted(ranges):
@@ -457,7 +456,6 @@ class JsRegex:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with it."""
         if self._words is None and self._pattern is None and self._problem is None:
             try:
                 self._pattern = _compiled(self.source)

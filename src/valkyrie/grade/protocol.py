@@ -129,7 +129,6 @@ class GraderResult:
     """Tokens and cost of judges."""
 
     def to_json(self) -> Json:
-        """As results.jsonl has it."""
         found: Json = {
             "name": self.name,
             "graderType": self.type,
@@ -174,7 +173,6 @@ class TrialVerdict:
 
     @property
     def errors(self) -> Sequence[GraderResult]:
-        """Graders that could not tell."""
         return [result for result in self.results if result.status == "error"]
 
 
@@ -269,7 +267,6 @@ class ConstraintResult:
     """Broken, it fails its trial."""
 
     def to_json(self) -> Json:
-        """As results.jsonl has it."""
         found: Json = {"name": self.name, "held": self.held, "evidence": self.evidence}
         return {**found, "enforced": True} if self.enforced else found
 

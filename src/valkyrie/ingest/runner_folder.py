@@ -57,7 +57,6 @@ class _Task:
 
 
 def read_runner(file: Path) -> ForeignRun:
-    """The run whose `run_config.json` this is."""
     config = _parsed(RunConfig, file, read_plain(file))
     task_ids = _checked_ids(file, config)
     tasks = {task_id: _task(file.parent, task_id) for task_id in task_ids}

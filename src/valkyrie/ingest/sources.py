@@ -20,7 +20,7 @@ from valkyrie.client.files import RESULTS, ResultSource, find_sources
 from valkyrie.domain import Json, content_digest
 from valkyrie.errors import UserError, ValkyrieError
 from valkyrie.evals.figures import is_fraction
-from valkyrie.evals.records import RecordError, read_lines
+from valkyrie.evals.records import read_results_file
 from valkyrie.ingest.runner_folder import read_runner
 from valkyrie.ingest.storage import Replacing, known_runs, store
 from valkyrie.ingest.trials import (
@@ -52,11 +52,7 @@ _Group = tuple[str, str | None, str, str | None]
 
 
 def read_results(file: Path) -> list[ForeignRun]:
-    """The runs of one results.jsonl."""
-    try:
-        trials = read_lines(file)
-    except RecordError as error:
-        raise UserError(f"{file}: {error}", cause=error.cause) from error
+    trials = read_results_file(file)
     times = Times.of(file)
     return [_run(file, group, members, times) for group, members in _grouped(trials).items()]
 

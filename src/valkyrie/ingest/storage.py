@@ -198,7 +198,6 @@ def _put_away(artifacts: ArtifactStore, one: _Staged) -> None:
 
 
 def _values(opened: LocalTracker, one: _Staged, label: str | None, artifacts: ArtifactStore | None) -> Json:
-    """The columns of its row."""
     run, trials = one.run, [trial.ended for trial in one.run.trials]
     identity = opened.context.identity
     started = _started(run, min(trial.started_at for trial in trials))

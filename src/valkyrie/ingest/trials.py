@@ -106,7 +106,6 @@ class ForeignRun:
 
     @property
     def errors(self) -> int:
-        """Trials that ended without a grade."""
         return sum(1 for trial in self.trials if trial.ended.category is not None)
 
     def check(self) -> None:

@@ -157,7 +157,6 @@ def _first_braces(text: str) -> tuple[int, int, list[str]] | None:
 
 
 def tokens_of(name: str) -> list[Token]:
-    """The tokens of one name."""
     tokens, _ = _tokens(name, 0, inside=False)
     return tokens
 

@@ -72,7 +72,6 @@ def mapping(description: str, values: Json) -> Json:
 
 
 def record(description: str, properties: Mapping[str, Json], *required: str, closed: bool = True) -> Json:
-    """A map with these keys."""
     form: Json = {"description": description, "type": "object", "properties": dict(properties)}
     if required:
         form["required"] = list(required)
@@ -104,7 +103,6 @@ class GraderForm:
     """At least one of these."""
 
     def config(self) -> Json:
-        """The schema of its `config`."""
         form = record(self.about, self.keys, *self.required)
         if self.any_of:
             form["anyOf"] = [{"required": [key]} for key in self.any_of]

@@ -75,7 +75,6 @@ class GraderSpec:
 
     @property
     def label(self) -> str:
-        """What people call it."""
         return self.name or self.type
 
 

@@ -215,7 +215,6 @@ def patched_document(
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """As they stand in the file."""
     return sorted(findings, key=lambda one: (one.place.line, one.place.column) if one.place else (0, 0))
 
 

@@ -61,11 +61,9 @@ class DeclaredEnvironment:
         )
 
     def with_skills(self, skills: tuple[SkillRef, ...] | None) -> DeclaredEnvironment:
-        """The same with exactly these."""
         return replace(self, skills=skills)
 
     def settled(self) -> EnvironmentSpec:
-        """Return what it comes to."""
         return EnvironmentSpec(
             skills=self.skills,
             files=self.files,
@@ -79,7 +77,6 @@ class DeclaredEnvironment:
 
 
 def read_environment(node: Node | None, notes: Notes, what: str = "environment") -> DeclaredEnvironment:
-    """One `environment` map."""
     if node is None:
         return DeclaredEnvironment()
     fields = Fields(node, notes, what)

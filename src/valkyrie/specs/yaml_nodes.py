@@ -73,7 +73,6 @@ class Node:
         return None if found is None or found.value is None else found
 
     def data(self) -> Any:
-        """Plain data."""
         if self.mapping is not None:
             return {key: node.data() for key, node in self.mapping.items()}
         if self.items is not None:
@@ -94,7 +93,6 @@ def from_data(data: Any, place: SourceLocation, base: Path) -> Node:
 def with_entries(
     node: Node, entries: Mapping[str, Node], keys: Mapping[str, SourceLocation] | None = None
 ) -> Node:
-    """The same map with other entries."""
     return replace(node, value=dict(entries), keys={**node.keys, **(keys or {})})
 
 
@@ -199,7 +197,6 @@ class Fields:
         return None if node is None else texts_of(node, self.notes, f"{self.what}: `{name}`")
 
     def items(self, name: str, *aliases: str) -> list[Node] | None:
-        """A list."""
         node = self.take(name, *aliases)
         if node is None:
             return None
@@ -209,7 +206,6 @@ class Fields:
         return list(node.items)
 
     def integer(self, name: str, *, least: int = 0) -> int | None:
-        """A whole number."""
         node = self.take(name)
         if node is None:
             return None
@@ -255,7 +251,6 @@ class Fields:
         return None if node is None else duration_of(node, self.notes, f"{self.what}: `{name}`")
 
     def data(self, name: str) -> Json:
-        """A map as plain data."""
         node = self.take(name)
         if node is None:
             return {}

@@ -9,7 +9,7 @@ from typing import Literal
 
 from valkyrie.domain import Json
 from valkyrie.errors import UsageError, UserError
-from valkyrie.evals.records import read_lines
+from valkyrie.evals.records import read_results_file
 from valkyrie.evals.results import TrialResult
 
 RESULTS = "results.jsonl"
@@ -95,12 +95,7 @@ def read_sides(baseline: str, treatment: str) -> tuple[ResultSide, ResultSide]:
 
 
 def _read(file: Path) -> list[TrialResult]:
-    try:
-        trials = read_lines(file)
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}.") from None
-    except UserError as error:
-        raise UserError(f"{file}: {error}", cause=error.cause) from None
+    trials = read_results_file(file)
     if not trials:
         raise UserError(f"{file} holds no trial results.")
     variants = list(dict.fromkeys(trial.variant for trial in trials))
@@ -318,5 +313,4 @@ def _verdict(trial: TrialResult) -> str:
 
 
 def counted(outcomes: Sequence[PairOutcome]) -> list[PairOutcome]:
-    """Those that count."""
     return [one for one in outcomes if one.errored is None]

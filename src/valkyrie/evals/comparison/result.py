@@ -209,7 +209,6 @@ class FolderComparison:
         return not self.numbers.counted
 
     def record(self) -> Json:
-        """The `comparison` record."""
         return {
             "type": TYPE,
             "experimentName": _experiment(self.baseline, self.treatment),
@@ -429,7 +428,6 @@ def remarks(compared: FolderComparison) -> Iterator[str]:
 
 
 def pair_lines(compared: FolderComparison) -> Iterator[str]:
-    """Yield every pair with its evidence."""
     for one in compared.numbers.outcomes:
         mark = "error" if one.errored else f"{one.winner} {one.magnitude}" if one.score else "tie"
         yield f"{safe(one.pair.task)} #{one.pair.index}: {mark} ({one.score:+.2f})"

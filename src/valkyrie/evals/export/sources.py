@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from valkyrie.compare.summary import sentence, summarise
 from valkyrie.domain import Json, TrialState, worst_score
-from valkyrie.errors import UnknownError, UserError
-from valkyrie.evals.records import RecordError, grader_of, read_lines
+from valkyrie.errors import UnknownError
+from valkyrie.evals.records import grader_of, read_results_file
 from valkyrie.evals.results import (
     Invocation,
     ScoreVerification,
@@ -45,10 +45,7 @@ def from_folders(folders: Sequence[Path]) -> Invocation:
     trials: list[TrialResult] = []
     files = list(dict.fromkeys(path for folder in folders for path in find_results(folder)))
     for file in files:
-        try:
-            trials += read_lines(file)
-        except RecordError as error:
-            raise UserError(f"{file}: {error}", cause=error.cause) from error
+        trials += read_results_file(file)
     found = invocation_of(trials, name=", ".join(folder.name for folder in folders))
     return replace(found, started_at=iso(min(Times.of(file).at for file in files)))
 

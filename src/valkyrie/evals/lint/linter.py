@@ -221,7 +221,6 @@ def lint_benchmark(folder: Path) -> list[Finding]:
 
 
 def lint_agent(folder: Path) -> list[Finding]:
-    """Its contract."""
     file = next(
         (folder / name for name in CONTRACT_FILES if (folder / name).is_file()), folder / CONTRACT_FILES[0]
     )

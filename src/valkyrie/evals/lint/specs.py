@@ -278,7 +278,6 @@ def lint_spec(
 
 
 def _sorted(found: list[Finding]) -> list[Finding]:
-    """In the order of the file."""
     return sorted(found, key=lambda one: (one.place.line, one.place.column) if one.place else (0, 0))
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from sandboxes.registry import public_origin
 from valkyrie.errors import UsageError
-from valkyrie.specs.schema import json_schema
 
 TEMPLATES = Path(__file__).parent / "files"
 _FILES = {
@@ -24,7 +23,6 @@ _SCHEMA = "evals/eval.schema.json"
 _CI = {"github": {".github/workflows/evals.yml": "github.yaml"}}
 _SOURCE = "${{ vars.VALKYRIE_SOURCE }}"
 """Where a workflow installs this program from, unless its installation recorded a place others can reach."""
-CI_SYSTEMS = tuple(_CI)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +53,8 @@ def start_project(folder: Path, *, ci: str | None = None, force: bool = False) -
 
 
 def _texts(files: Mapping[str, str]) -> dict[str, str]:
+    from valkyrie.specs.schema import json_schema  # made when loaded, and only `init` writes it
+
     texts = {path: (TEMPLATES / name).read_text(encoding="utf-8") for path, name in files.items()}
     if found := public_origin():
         texts = {path: text.replace(_SOURCE, json.dumps(found)) for path, text in texts.items()}

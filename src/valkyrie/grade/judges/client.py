@@ -226,7 +226,6 @@ class JudgeClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._connections is not None:
             await self._connections.close()
             self._connections = None

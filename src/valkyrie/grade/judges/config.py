@@ -152,7 +152,6 @@ def read_prompt(config: Config) -> Judging:
 
 
 def read_panel(config: Config) -> Panel:
-    """The config of `panel`."""
     shared = Judge(None, _choice(config, "provider", PROVIDERS), _effort(config))
     aggregation = _choice(config, "aggregation", AGGREGATIONS) or _choice(config, "aggregate", AGGREGATIONS)
     judging = _judging(config, shared)
@@ -165,7 +164,6 @@ def read_panel(config: Config) -> Panel:
 
 
 def read_pairwise(config: Config) -> Judging:
-    """The config of `pairwise`."""
     threshold = config.number("threshold", high=1.0, default=THRESHOLD)
     return Judging(config.text("prompt", default="").strip(), _judge(config), threshold=threshold)
 

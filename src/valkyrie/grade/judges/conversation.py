@@ -166,7 +166,6 @@ class JudgeGrade:
 
 
 def grade_tool(scale: Scale) -> FunctionTool:
-    """`submit_grade`."""
     number = {"type": "integer" if scale.whole else "number", "minimum": scale.low, "maximum": scale.high}
     criterion = {
         "type": "object",

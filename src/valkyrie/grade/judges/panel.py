@@ -39,7 +39,6 @@ class PromptGrader(BuiltIn):
 
     @property
     def judges(self) -> tuple[Judge, ...]:
-        """Who is asked."""
         return (self.judging.judge,)
 
     def check(self, stimulus: Stimulus) -> list[Finding]:
@@ -118,7 +117,6 @@ class PanelGrader(BuiltIn):
 
     @property
     def judges(self) -> tuple[Judge, ...]:
-        """Who is asked."""
         return self.panel.judges
 
     def check(self, stimulus: Stimulus) -> list[Finding]:

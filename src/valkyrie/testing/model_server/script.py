@@ -120,7 +120,6 @@ class Script:
 
     @classmethod
     def from_file(cls, path: Path) -> Script:
-        """Read a JSON file."""
         try:
             return cls.from_json(json.loads(path.read_text()))
         except (OSError, ValueError) as error:
@@ -256,7 +255,6 @@ def rough_tokens(value: Any) -> int:
 
 
 def event(data: Json, name: str | None = None) -> bytes:
-    """One server-sent event."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(data)}\n\n".encode()
 

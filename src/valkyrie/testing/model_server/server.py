@@ -239,7 +239,6 @@ class ModelServer:
         return f"http://{self._host}:{self._server.sockets[0].getsockname()[1]}"
 
     async def serve_forever(self) -> None:
-        """Until it is cancelled."""
         assert self._server is not None
         await self._server.serve_forever()
 
