@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import shutil
 import signal
 import sys
@@ -24,6 +23,7 @@ from benchmark_runner.artifacts import ArtifactError
 from benchmark_runner.llm import without_logins
 from benchmark_runner.runs import RunError
 from benchmark_runner.task_loop import RunCounts
+from benchmark_runner.terminal import printable, printable_json
 from sandboxes.masker import Masker
 
 if TYPE_CHECKING:
@@ -32,21 +32,6 @@ if TYPE_CHECKING:
 
 SHORTEST_SECRET = 8
 """Characters: MAX_TOKENS=4096 holds no secret, and blotting out every 4096 would hide what matters."""
-
-
-_CONTROLS = re.compile(
-    r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|\[[0-?]*[ -/]*[@-~]|[ -~])?"
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
-)
-_COMMANDS = re.compile(r"^[^\S\n]*(?=::)|#(?=#\w*\[)", re.MULTILINE)
-"""What CI systems take for commands: `::error::` at the start of a line, `##vso[…]` anywhere."""
-_JSON_COMMANDS = re.compile(r"##(?=\w*\[)")
-
-
-def printable(text: str) -> str:
-    """Return text that no terminal and no CI system obeys, whatever a service or a model put into it."""
-    plain = _CONTROLS.sub("", text)
-    return _COMMANDS.sub(lambda found: f"{found[0]}{' ' if found[0].endswith('#') else '| '}", plain)
 
 
 @dataclass(slots=True)
@@ -69,7 +54,7 @@ class CommandOutput:
 
     def line(self, text: str) -> None:
         """For people."""
-        click.echo(printable(text), err=self.as_json)
+        click.echo(printable(text, colors=False), err=self.as_json)
 
     def lines(self, lines: Sequence[str]) -> None:
         """For people."""
@@ -79,7 +64,7 @@ class CommandOutput:
     def document(self, **fields: Any) -> None:
         """For programs."""
         if self.as_json:
-            click.echo(_JSON_COMMANDS.sub(r"#\\u0023", json.dumps(fields)), file=self._sink)
+            click.echo(printable_json(json.dumps(fields)), file=self._sink)
 
 
 @contextmanager
@@ -120,7 +105,7 @@ def in_words(config: LLMConfig | None = None) -> Iterator[None]:
     try:
         yield
     except (RunError, ArtifactError) as error:
-        raise click.ClickException(printable(redactor(config)(str(error)))) from None
+        raise click.ClickException(printable(redactor(config)(str(error)), colors=False)) from None
     except OSError as error:
         if error.filename is None:
             raise

@@ -25,7 +25,7 @@ from benchmark_runner.cli import (
     run_options,
     with_options,
 )
-from benchmark_runner.console import CommandOutput, in_words, printable, redactor
+from benchmark_runner.console import CommandOutput, in_words, redactor
 from benchmark_runner.errors import ValkyrieError
 from benchmark_runner.sandbox import manifest as store
 from benchmark_runner.sandbox.manifest import load_manifest, write_manifest
@@ -34,6 +34,7 @@ from benchmark_runner.sandbox.runner import SandboxRunner, runner_of
 from benchmark_runner.sandbox.setup import Setup, checked_agent, load_agent
 from benchmark_runner.schemas import Task
 from benchmark_runner.task_loop import LoopSettings
+from benchmark_runner.terminal import printable
 from benchmark_service.client_http import checked_url
 from benchmark_service.errors import BenchmarkServiceError
 from sandboxes.errors import SandboxError
@@ -335,9 +336,9 @@ def _in_words() -> Iterator[None]:
         first: BaseException = group
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
-        raise click.ClickException(printable(redactor()(str(first)))) from None
+        raise click.ClickException(printable(redactor()(str(first)), colors=False)) from None
 
 
 def _say(text: str, *, err: bool = False) -> None:
     """Print text of which a manifest may have written a part."""
-    click.echo(printable(text), err=err)
+    click.echo(printable(text, colors=False), err=err)

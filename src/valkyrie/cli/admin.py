@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from benchmark_runner.terminal import Column, Table, safe
 from valkyrie.cli.options import WholeNumber, verb
 from valkyrie.cli.output import Output
 from valkyrie.config.values import data_folder, database_url
 from valkyrie.domain import DEFAULT_ORG, Identity, Role
-from valkyrie.report.formats import NONE, Column, Table, moment, moment_short, plural, safe, size
+from valkyrie.report.formats import NONE, moment, moment_short, plural, size
 from valkyrie.secrets.delivery import VARIABLE, new_key
 from valkyrie.store import tenants, upkeep
 from valkyrie.store.layout import DataFolder

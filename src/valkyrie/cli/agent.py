@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from benchmark_runner.terminal import Column, Table, safe
 from sandboxes.registry import open_provider
 from sandboxes.types import ImageSource
 from valkyrie import plugins
@@ -40,7 +41,7 @@ from valkyrie.config.values import data_folder
 from valkyrie.errors import UsageError, ValkyrieError
 from valkyrie.git.address import parse_source
 from valkyrie.git.repository import TIMEOUT_S
-from valkyrie.report.formats import NONE, Column, Table, moment_short, safe, size
+from valkyrie.report.formats import NONE, moment_short, size
 from valkyrie.text import did_you_mean
 from valkyrie.views import to_json
 

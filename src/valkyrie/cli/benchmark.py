@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmark_runner.terminal import Column, Table, no_command, safe
 from valkyrie.benchmarks.named.catalog import SHIPPED, added, catalog, names
 from valkyrie.benchmarks.named.catalog import remove as remove_benchmark
 from valkyrie.benchmarks.named.installation import AddRequest
@@ -34,7 +35,7 @@ from valkyrie.cli.run_start import default_provider
 from valkyrie.config.values import effective
 from valkyrie.errors import ValkyrieError
 from valkyrie.report.audit import audit_badge, audit_lines, audit_markdown, audit_table
-from valkyrie.report.formats import NONE, Column, Table, no_command, plural, safe
+from valkyrie.report.formats import NONE, plural
 from valkyrie.views import TasksRequest
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from benchmark_runner.terminal import Table, wrapped
 from valkyrie.artifact_store.disk import disk_errors, whole_file
 from valkyrie.cli.eval_session import spec_file
 from valkyrie.cli.job import YamlOutput
@@ -43,7 +44,6 @@ from valkyrie.evals.result_folder import variant_folders
 from valkyrie.evals.shards import read_manifest
 from valkyrie.grade.graders import load_plugins
 from valkyrie.grade.protocol import JudgeDefaults
-from valkyrie.report.formats import Table, wrapped
 from valkyrie.specs.reader import read_spec
 from valkyrie.tracker.protocol import NamedRuns, each_trial, named_runs
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmark_runner.terminal import Column, Table, safe
 from sandboxes.registry import PROVIDERS, add_extra
 from valkyrie.cli.options import Decorated, verb
 from valkyrie.cli.output import Output
@@ -29,7 +30,7 @@ from valkyrie.config.values import (
 from valkyrie.config.values import remove as take_out
 from valkyrie.config.values import set_value as write
 from valkyrie.errors import ValkyrieError
-from valkyrie.report.formats import NONE, Column, Table, safe
+from valkyrie.report.formats import NONE
 from valkyrie.secrets import SecretStore
 from valkyrie.secrets.sources import check_name
 from valkyrie.store.layout import DataFolder

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from benchmark_runner.terminal import safe
 from valkyrie import secrets
 from valkyrie.aws.s3 import S3Artifacts
 from valkyrie.aws.session import AwsAccess, AwsSession
@@ -20,7 +21,6 @@ from valkyrie.config.schema import AWS_KEYS, MODES
 from valkyrie.config.values import Key, Value, change, config_path, find_key, load, masked, secrets_path
 from valkyrie.domain import Json
 from valkyrie.errors import MissingSecretError, UsageError, UserError, ValkyrieError
-from valkyrie.report.formats import safe
 from valkyrie.tenants.organisation import (
     as_keys,
     chosen_in_environment,

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from benchmark_runner.terminal import Column, Table, TerminalStyle, safe
 from valkyrie.benchmarks.named.catalog import SHIPPED
 from valkyrie.cli.config import HISTORY, asked, forget, name_argument
 from valkyrie.cli.options import Decorated, verb
 from valkyrie.cli.output import Output
 from valkyrie.config.values import mapping, masked, registry, set_entry
-from valkyrie.report.formats import NONE, Column, Table, TerminalStyle, safe
+from valkyrie.report.formats import NONE
 
 if TYPE_CHECKING:
     from valkyrie.config.values import Entry

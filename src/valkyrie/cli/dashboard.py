@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import click
 
+from benchmark_runner.terminal import safe
 from sandboxes.web_listener import Listener, bind
 from valkyrie.cli.options import WholeNumber, verb
 from valkyrie.cli.output import Output
@@ -18,7 +19,7 @@ from valkyrie.dashboard.app import Dashboard
 from valkyrie.dashboard.report_file import save_report, write_report
 from valkyrie.dashboard.sessions import Sessions
 from valkyrie.errors import UsageError, UserError
-from valkyrie.report.formats import safe, size
+from valkyrie.report.formats import size
 from valkyrie.tracker.local import LocalTracker
 
 HOST = "127.0.0.1"

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from benchmark_runner.terminal import pad, safe, wrapped
 from benchmark_service.http_client import is_loopback
 from sandboxes import cgroups
 from sandboxes.docker import DockerProvider
@@ -32,7 +33,7 @@ from valkyrie.cli.run_watch import DETACHED, watch
 from valkyrie.compare.tables import interval_notes
 from valkyrie.config.values import config_path, data_folder, database_url, effective, load
 from valkyrie.errors import AccessError, ValkyrieError
-from valkyrie.report.formats import pad, plural, safe, short_id, size, wrapped
+from valkyrie.report.formats import plural, short_id, size
 from valkyrie.report.tables import score_table
 from valkyrie.schedule.scheduler import trials_by_files
 from valkyrie.store import upkeep

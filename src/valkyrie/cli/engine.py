@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from benchmark_runner.terminal import Column, Table, safe
 from valkyrie.cli.options import Number, WholeNumber, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.cli.run_watch import show_table
 from valkyrie.config.values import data_folder, database_url, effective
-from valkyrie.report.formats import Column, Table, safe, short_id, size
+from valkyrie.report.formats import short_id, size
 from valkyrie.report.run_details import executor_table, queue_sentence, queue_table
 from valkyrie.secrets.delivery import VARIABLE
 from valkyrie.store import tenants

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmark_runner.terminal import Column, Table, safe
 from valkyrie.benchmarks.eval_spec.source import EvalOptions, asking_of, graders_of, open_spec
 from valkyrie.cli.options import confirm
 from valkyrie.cli.output import Output
@@ -19,7 +20,7 @@ from valkyrie.evals.plugins import ReporterGroup, check_still_trusted, load_repo
 from valkyrie.evals.runner import MARKER, find_marker
 from valkyrie.evals.stored_results import skipped_eval
 from valkyrie.grade import judges
-from valkyrie.report.formats import Column, Table, plural, safe
+from valkyrie.report.formats import plural
 from valkyrie.report.run_details import gaps_text
 from valkyrie.specs.model import Project
 from valkyrie.specs.project import discover, fits, parse_tags, suite_files, suite_of

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmark_runner.terminal import wrapped
 from valkyrie.cli import eval_options as shared
 from valkyrie.cli.eval_options import named_agent, refuse_with_resume, request_of, said_shutdown
 from valkyrie.cli.eval_session import (
@@ -45,7 +46,6 @@ from valkyrie.evals.result_folder import open_folder
 from valkyrie.evals.runner import MARKER, resume_eval, run_eval
 from valkyrie.evals.shards import Shard, check_shards, complete_shard, manifests, plan_snapshot, sharded, told
 from valkyrie.evals.shards import merge as merge_results
-from valkyrie.report.formats import wrapped
 from valkyrie.specs.project import find_project
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from benchmark_runner.terminal import safe
 from valkyrie.cli import eval_options as shared
 from valkyrie.cli.eval_options import placed_plugins
 from valkyrie.cli.eval_session import spec_file
@@ -19,7 +20,7 @@ from valkyrie.config.permissions import Allowance
 from valkyrie.evals.export.formats import ExportRequest, find_exporter
 from valkyrie.evals.export.sources import KeptFiles, from_folders, from_tracker
 from valkyrie.ingest import sources
-from valkyrie.report.formats import plural, safe, short_id
+from valkyrie.report.formats import plural, short_id
 from valkyrie.specs.project import choose_stimuli, find_project, parse_tags
 from valkyrie.specs.reader import read_spec
 from valkyrie.views import to_json

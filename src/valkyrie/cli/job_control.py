@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmark_runner.terminal import safe
 from valkyrie.cli.job import (
     CATEGORIES,
     agent_option,
@@ -42,7 +43,7 @@ from valkyrie.cli.vocabulary import AgentPairs, Pairs, with_models
 from valkyrie.compare.job_documents import job_document
 from valkyrie.compare.job_sides import ACTIVE, rule_text, run_names
 from valkyrie.compare.job_tables import job_state, next_commands, plan_table, started_rows
-from valkyrie.report.formats import counts_line, plural, safe
+from valkyrie.report.formats import counts_line, plural
 from valkyrie.report.run_details import gaps_text
 from valkyrie.views import RunRequest, to_json
 from valkyrie.views.jobs import (

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmark_runner.terminal import safe
 from valkyrie.cli.job import job_argument, output_option
 from valkyrie.cli.job_status import trials_of
 from valkyrie.cli.options import tracker, verb
@@ -34,7 +35,7 @@ from valkyrie.compare.job_documents import (
 )
 from valkyrie.compare.job_sides import run_names
 from valkyrie.errors import UserError, ValkyrieError
-from valkyrie.report.formats import plural, safe
+from valkyrie.report.formats import plural
 from valkyrie.store.layout import encode_task_id
 from valkyrie.text import did_you_mean
 from valkyrie.tracker.protocol import Tracker

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from benchmark_runner.terminal import FullScreen, safe, wrapped
 from valkyrie.cli.job import follow_option, job_argument, output_option
 from valkyrie.cli.job_control import show_state
 from valkyrie.cli.options import Number, tracker, verb
@@ -28,8 +29,7 @@ from valkyrie.compare.job_tables import (
 from valkyrie.compare.pairs import ScoredTrials
 from valkyrie.compare.summary import sentence, to_json
 from valkyrie.compare.tables import repeats_table, summarised, summary_notes, summary_table, task_tables
-from valkyrie.report.formats import duration, safe, score_sentence, short_id, wrapped
-from valkyrie.report.live import FullScreen
+from valkyrie.report.formats import duration, score_sentence, short_id
 from valkyrie.report.tables import ended, trial_notes, trial_table
 from valkyrie.tracker.protocol import each_trial
 from valkyrie.views import TrialFilter

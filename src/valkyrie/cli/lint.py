@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmark_runner.terminal import PLAIN, TerminalStyle, printable, printable_json, safe
 from valkyrie import __version__
 from valkyrie.cli import eval_options as shared
 from valkyrie.cli.eval_options import placed_plugins
@@ -19,7 +20,7 @@ from valkyrie.cli.output import Output, write_json
 from valkyrie.config.permissions import Allowance
 from valkyrie.evals.lint.linter import Linter, specs_of, targets_of
 from valkyrie.evals.lint.rules import RULES, LintOptions, annotation, read_entries, strictly, to_sarif
-from valkyrie.report.formats import PLAIN, TerminalStyle, plural, printable, printable_json, safe
+from valkyrie.report.formats import plural
 from valkyrie.text import did_you_mean
 
 if TYPE_CHECKING:

@@ -148,7 +148,7 @@ def _report(ending: ErrorExit, words: Sequence[str]) -> int:
         fields = {"command": _command_of(words), "error_message": ending.message, "reason": ending.reason}
         sys.stderr.write(write_json("error", **fields) + "\n")
         return ending.code
-    from valkyrie.report.formats import no_command, safe
+    from benchmark_runner.terminal import no_command, safe
 
     message = no_command(safe(ending.message, keep_lines=True).strip())
     plain = ending.message.startswith("Usage:") or ending.reason == "interrupted"

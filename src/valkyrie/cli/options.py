@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 import valkyrie.tracker
+from benchmark_runner.terminal import safe
 from valkyrie import views
 from valkyrie.cli.commands import HELP_NAMES
 from valkyrie.cli.output import Output, reader_left
@@ -26,7 +27,6 @@ from valkyrie.config.schema import allowed_names
 from valkyrie.config.values import effective
 from valkyrie.domain import may_be_id
 from valkyrie.errors import UsageError, ValkyrieError
-from valkyrie.report.formats import safe
 from valkyrie.text import read_regular
 
 if TYPE_CHECKING:

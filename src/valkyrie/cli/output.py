@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from valkyrie.report.formats import Table, TerminalStyle, panel, printable, printable_json, safe
+from benchmark_runner.terminal import Table, TerminalStyle, panel, printable, printable_json, safe
 
 SCHEMA_VERSION = 1
 _PROGRAM = re.compile(r"(?<![^\s])(?:valk|valkyrie)(?= )")

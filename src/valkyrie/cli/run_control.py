@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmark_runner.terminal import Column, Table, safe
 from valkyrie.cli.options import (
     Age,
     Capitals,
@@ -30,7 +31,7 @@ from valkyrie.cli.run import collect_runs
 from valkyrie.cli.run_start import show_started
 from valkyrie.cli.run_watch import watch_until_end as watch_run
 from valkyrie.domain import DEFAULT_PRIORITY, RunState
-from valkyrie.report.formats import Column, Table, counts_line, moment_short, number, plural, safe, trial_name
+from valkyrie.report.formats import counts_line, moment_short, number, plural, trial_name
 from valkyrie.report.run_details import cost_text
 from valkyrie.report.tables import next_commands
 from valkyrie.views import (

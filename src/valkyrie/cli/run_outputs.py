@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmark_runner.terminal import no_command, printable, printable_json, safe
 from valkyrie.cli.options import (
     WholeNumber,
     chosen_tasks,
@@ -25,7 +26,7 @@ from valkyrie.cli.options import (
 )
 from valkyrie.cli.output import Output
 from valkyrie.errors import UserError
-from valkyrie.report.formats import no_command, plural, printable, printable_json, safe, short_id, trial_name
+from valkyrie.report.formats import plural, short_id, trial_name
 from valkyrie.views import LogQuery, OutputsWanted, ResultsWanted
 
 if TYPE_CHECKING:

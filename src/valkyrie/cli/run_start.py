@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmark_runner.terminal import safe
 from sandboxes.registry import PROVIDERS
 from valkyrie.cli.options import (
     Number,
@@ -31,7 +32,7 @@ from valkyrie.cli.vocabulary import Pairs, split_agent
 from valkyrie.config.values import config_path, effective
 from valkyrie.domain import ABORT_AFTER, DEFAULT_PRIORITY
 from valkyrie.errors import InfrastructureError, UserError
-from valkyrie.report.formats import NONE, plural, safe, short_id
+from valkyrie.report.formats import NONE, plural, short_id
 from valkyrie.report.tables import next_commands, shows_rows, started_rows
 from valkyrie.views import RunRequest, to_json
 

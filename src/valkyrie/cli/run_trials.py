@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
+from benchmark_runner.terminal import panel, safe
 from valkyrie.cli.options import Capitals, WholeNumber, header_option, run_argument, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.cli.run_watch import show_lines, show_table
 from valkyrie.errors import UnknownError
-from valkyrie.report.formats import INGESTED_NOTE, panel, plural, safe, score_sentence, short_id
+from valkyrie.report.formats import INGESTED_NOTE, plural, score_sentence, short_id
 from valkyrie.report.run_details import advice, disposition_totals, error_rows, error_totals
 from valkyrie.report.tables import TrialNotes, needs_a_look, next_commands, run_rows, trial_notes, trial_table
 from valkyrie.report.trial_details import (

@@ -14,22 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmark_runner.terminal import LiveView, Region, Table, TerminalStyle, printable, safe
 from valkyrie.cli.options import Number, pinned, run_argument, tracker, verb
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import (
-    Table,
-    TerminalStyle,
-    ends_text,
-    number,
-    plural,
-    printable,
-    run_exits_text,
-    safe,
-    score_sentence,
-    short_id,
-)
-from valkyrie.report.live import LiveView, Region, RunSnapshot, change_line, frame
-from valkyrie.report.tables import ended, next_commands, run_rows
+from valkyrie.report.formats import ends_text, number, plural, run_exits_text, score_sentence, short_id
+from valkyrie.report.tables import RunSnapshot, change_line, ended, frame, next_commands, run_rows
 from valkyrie.views import TrialFilter, to_json
 
 if TYPE_CHECKING:

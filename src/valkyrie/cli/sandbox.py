@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmark_runner.terminal import safe
 from sandboxes.registry import open_provider
 from sandboxes.server import SandboxServer
 from valkyrie.cli.doctor import local_sandbox
@@ -23,7 +24,6 @@ from valkyrie.cli.output import Output
 from valkyrie.config.schema import check_url
 from valkyrie.config.values import data_folder
 from valkyrie.errors import UserError
-from valkyrie.report.formats import safe
 from valkyrie.store.layout import DataFolder
 
 if TYPE_CHECKING:

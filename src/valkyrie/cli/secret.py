@@ -7,9 +7,10 @@ from dataclasses import asdict
 
 import click
 
+from benchmark_runner.terminal import Column, Table, safe
 from valkyrie.cli.options import confirm, tracker, verb, yes_option
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import NONE, Column, Table, moment_short, safe
+from valkyrie.report.formats import NONE, moment_short
 from valkyrie.secrets.sources import LONGEST_VALUE, check_name, check_value
 
 

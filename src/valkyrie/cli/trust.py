@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from benchmark_runner.terminal import Column, Table, safe
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError, ValkyrieError
-from valkyrie.report.formats import Column, Table, safe
 from valkyrie.specs.project import FILENAMES, examine_project, find_file
 from valkyrie.trust import ProjectCode, record_trust, remove_trust, trust_state, trusted_projects
 

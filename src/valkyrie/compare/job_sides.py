@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from benchmark_runner.terminal import safe
 from valkyrie.domain import Json
-from valkyrie.report.formats import agent_name, dollars, elapsed, number, plural, safe
+from valkyrie.report.formats import agent_name, dollars, elapsed, number, plural
 
 if TYPE_CHECKING:
     from valkyrie.compare.pairs import ScoredTrial

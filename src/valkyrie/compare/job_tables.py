@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from benchmark_runner.terminal import PLAIN, Column, Table, TerminalStyle, bar, cells, fit, pad, safe
 from valkyrie.compare.job_documents import leading_score
 from valkyrie.compare.job_sides import (
     ACTIVE,
@@ -20,27 +21,18 @@ from valkyrie.compare.job_sides import (
 from valkyrie.domain import DEFAULT_ORG
 from valkyrie.report.formats import (
     NONE,
-    PLAIN,
-    Column,
-    Table,
-    TerminalStyle,
     agent_name,
-    bar,
-    cells,
     clock,
     dollars,
     duration,
-    fit,
     has_range,
     interval,
     moment,
     moment_brief,
     moment_short,
     number,
-    pad,
     plural,
     range_text,
-    safe,
     short_id,
     state_word,
     trial_name,

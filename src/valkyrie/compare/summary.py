@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from benchmark_runner.terminal import safe
 from valkyrie.compare.anytime import as_it_goes, with_anytime_interval
 from valkyrie.compare.pairs import (
     OfTask,
@@ -33,7 +34,7 @@ from valkyrie.compare.views import (
 from valkyrie.compare.words import sentence
 from valkyrie.domain import Json, RunState, TrialState, ended_by_agent, worst_score
 from valkyrie.errors import UsageError
-from valkyrie.report.formats import run_mark, safe, short_id
+from valkyrie.report.formats import run_mark, short_id
 from valkyrie.report.statistics.intervals import Interval, mean_interval, means_interval
 from valkyrie.report.statistics.power import (
     disagreement,

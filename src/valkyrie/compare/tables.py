@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from benchmark_runner.terminal import PLAIN, Column, Table, TerminalStyle, safe
 from valkyrie.compare.job_sides import Tally, Trials, run_names, tally
 from valkyrie.compare.pairs import ScoredTrials
 from valkyrie.compare.summary import summarise
@@ -13,10 +14,6 @@ from valkyrie.report.formats import (
     DAGGER,
     INGESTED_NOTE,
     NONE,
-    PLAIN,
-    Column,
-    Table,
-    TerminalStyle,
     dollars,
     duration,
     elapsed,
@@ -28,7 +25,6 @@ from valkyrie.report.formats import (
     plural,
     range_cell,
     range_text,
-    safe,
     score_cell,
     second_tries_text,
     short_id,

@@ -26,6 +26,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from benchmark_runner.terminal import safe
 from sandboxes.web_gate import BodyPace, RequestGate
 from valkyrie import __version__
 from valkyrie.dashboard import charts, pages
@@ -33,7 +34,6 @@ from valkyrie.dashboard.pages import Page
 from valkyrie.dashboard.sessions import COOKIE, Session, Sessions
 from valkyrie.errors import UnknownError, UserError, ValkyrieError
 from valkyrie.report.formats import moment, short_id, state_word
-from valkyrie.text import safe
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import ResumeRequest, RetryRequest, StopRequest, UpdateRequest
 

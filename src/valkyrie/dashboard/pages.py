@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, cast, get_args
 from urllib.parse import quote, urlencode
 
+from benchmark_runner.terminal import safe
 from valkyrie.compare.pairs import ScoredTrials
 from valkyrie.compare.summary import summarise
 from valkyrie.compare.tables import agent_score_cell, by_rank, notes, tables
@@ -28,7 +29,6 @@ from valkyrie.report.formats import (
     interval,
     number,
     plural,
-    safe,
     score_cell,
     score_rows,
     short_id,

@@ -10,10 +10,11 @@ from typing import Any
 from markupsafe import Markup
 
 from benchmark_runner.archive import new_file
+from benchmark_runner.terminal import safe
 from valkyrie.dashboard import charts, pages
 from valkyrie.dashboard.app import HERE, make_templates
 from valkyrie.errors import UsageError
-from valkyrie.report.formats import agent_name, moment, safe, score_rows
+from valkyrie.report.formats import agent_name, moment, score_rows
 from valkyrie.report.tables import ended, run_rows, trial_notes
 from valkyrie.report.trial_details import evidence_tables, trial_rows
 from valkyrie.tracker.local import LocalTracker

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self, TextIO
 
+from benchmark_runner.terminal import PLAIN, Region, TerminalStyle, fit, printable, safe, start_deaf
 from valkyrie.evals.figures import EvalOutcome, curve, figures, repeats_of, stimulus_outcome, trial_outcome
 from valkyrie.evals.phrases import (
     clipped,
@@ -34,8 +35,7 @@ from valkyrie.evals.records import dump_line, to_line
 from valkyrie.evals.result_folder import WrittenResults
 from valkyrie.evals.results import Invocation, SpecResult, StimulusResult, TrialResult
 from valkyrie.grade.protocol import GraderResult
-from valkyrie.report.formats import PLAIN, TerminalStyle, fit, plural, printable, safe
-from valkyrie.report.live import Region, start_deaf
+from valkyrie.report.formats import plural
 
 
 @dataclass(frozen=True, slots=True)

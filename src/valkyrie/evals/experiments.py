@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from benchmark_runner.terminal import Column, Table, safe
 from valkyrie.artifact_store.disk import disk_errors, whole_file
 from valkyrie.compare.summary import Metric, summarise
 from valkyrie.compare.views import Comparison
@@ -29,7 +30,7 @@ from valkyrie.evals.result_folder import RESULTS, variant_folders, write_all
 from valkyrie.evals.results import Invocation, SpecResult, StimulusResult, TrialResult
 from valkyrie.grade.graders import load_plugins
 from valkyrie.grade.protocol import JudgeDefaults
-from valkyrie.report.formats import Column, Table, dollars, plural, safe
+from valkyrie.report.formats import dollars, plural
 from valkyrie.specs.experiment import plan_experiment, read_experiment
 from valkyrie.specs.reader import read_spec
 from valkyrie.text import did_you_mean

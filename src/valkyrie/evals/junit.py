@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from html import escape  # xml's own brings a web client with it
 
+from benchmark_runner.terminal import safe
 from valkyrie.evals.figures import EvalOutcome, Figures, figures, stimulus_outcome, trial_outcome, used_by
 from valkyrie.evals.phrases import (
     SKIPPED,
@@ -32,7 +33,6 @@ from valkyrie.evals.phrases import (
     verification_words,
 )
 from valkyrie.evals.results import Invocation, SpecResult, StimulusResult, TrialResult
-from valkyrie.report.formats import safe
 
 LONGEST_OUTPUT = 200_000
 """Characters of a suite's output."""

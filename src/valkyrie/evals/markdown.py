@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
+from benchmark_runner.terminal import safe
 from valkyrie.evals.figures import EvalOutcome, Figures, curve, figures, repeats_of, stimulus_outcome
 from valkyrie.evals.phrases import (
     agent_end,
@@ -35,7 +36,7 @@ from valkyrie.evals.phrases import (
     with_interval,
 )
 from valkyrie.evals.results import Invocation, SpecResult, StimulusResult, TrialResult
-from valkyrie.report.formats import INGESTED_NOTE, has_range, plural, safe
+from valkyrie.report.formats import INGESTED_NOTE, has_range, plural
 
 MOST_BYTES = 900_000
 """A job summary on GitHub takes 1 MiB."""

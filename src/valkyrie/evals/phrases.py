@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from benchmark_runner.terminal import safe
 from valkyrie.evals.figures import EvalOutcome, Figures, Used, repeats_of
 from valkyrie.evals.results import Invocation, SpecResult, StimulusResult, TrialResult
 from valkyrie.grade.protocol import GraderResult
@@ -16,7 +17,6 @@ from valkyrie.report.formats import (
     has_range,
     plural,
     range_text,
-    safe,
     short_id,
     tampering_text,
 )

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, get_args
 
+from benchmark_runner.terminal import printable_json
 from valkyrie.domain import Json
 from valkyrie.errors import UserError
 from valkyrie.evals.results import ScoreVerification, TrialFault, TrialResult, invocation_of
 from valkyrie.grade.protocol import ConstraintResult, GraderResult, Kind, Status
-from valkyrie.report.formats import printable_json
 
 __all__ = ["RecordError", "dump_line", "from_line", "invocation_of", "iter_lines", "read_lines", "to_line"]
 

@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmark_runner.terminal import safe
 from valkyrie.domain import Category, Json, TrialState, content_digest
 from valkyrie.errors import UserError
 from valkyrie.evals.records import dump_line, to_line
 from valkyrie.store.ingested_runs import EndedTrial
 from valkyrie.store.layout import log_of
-from valkyrie.text import safe
 from valkyrie.tracker.checks import LONGEST_TEXT, MOST_TRIALS
 from valkyrie.trajectory.transcript import TRANSCRIPT
 from valkyrie.trial.outputs import AGENT, GRADING, OUTPUT_LIMITS

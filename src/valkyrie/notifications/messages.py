@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from benchmark_runner.terminal import safe
 from valkyrie import aws
 from valkyrie.config import values as config
 from valkyrie.domain import Category, Json, RunState
@@ -21,7 +22,6 @@ from valkyrie.report.formats import (
     number,
     plural,
     range_text,
-    safe,
     tampering_text,
 )
 from valkyrie.targets import Resolver, TargetError, check_target, parse_target, system_resolver

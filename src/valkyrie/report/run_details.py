@@ -6,19 +6,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from benchmark_runner.terminal import PLAIN, Column, Table, TerminalStyle, safe
 from valkyrie.domain import DEFAULT_ORG, DEFAULT_PRIORITY, Category
 from valkyrie.report.formats import (
     NONE,
-    PLAIN,
-    Column,
-    Table,
-    TerminalStyle,
     dollars,
     duration,
     errors_text,
     ids_preview,
     plural,
-    safe,
     short_id,
     trial_name,
 )

@@ -7,17 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from benchmark_runner.terminal import PLAIN, Column, Table, TerminalStyle, cells, fit, pad, safe
 from valkyrie.domain import Json
 from valkyrie.report.formats import (
     DAGGER,
     INGESTED_NOTE,
     NONE,
     OPEN,
-    PLAIN,
-    Column,
-    Table,
-    TerminalStyle,
     agent_name,
+    clock,
     counts_line,
     duration,
     elapsed,
@@ -31,10 +29,11 @@ from valkyrie.report.formats import (
     progress,
     run_exits_text,
     run_mark,
-    safe,
     score_cell,
     score_rows,
+    score_sentence,
     short_id,
+    state_word,
     tampering_text,
     trial_name,
 )
@@ -42,6 +41,7 @@ from valkyrie.report.run_details import (
     Rows,
     alarm_rows,
     cost_rows,
+    cost_text,
     gaps_text,
     hook_rows,
     link_rows,
@@ -435,3 +435,63 @@ def trial_error(trial: TrialView, now: float) -> str:
     elif trial.retry_at and trial.retry_at > now:
         then = f" (again in {duration(trial.retry_at - now)})"
     return f"{_or_none(trial.category)}/{safe(trial.cause)}{then}: {_or_none(trial.message)}"
+
+
+# A run that is watched: frames of a live view, and lines for a log.
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """What a frame is drawn from."""
+
+    run: RunView
+    active: Sequence[TrialView] = ()
+    failed: Sequence[TrialView] = ()
+    """Latest errors first."""
+
+
+def frame(shot: RunSnapshot, ink: TerminalStyle = PLAIN, *, now: float, height: int = 24) -> list[str]:
+    """One run: progress, counts, score, active trials with phase and time, latest errors."""
+    run = shot.run
+    title = f"{agent_name(run.agent, run.model)} on {safe(run.benchmark)}"
+    took = duration(elapsed(run, now))
+    lines = [
+        f"{ink.paint(title, 'bold')}  {ink.paint(short_id(run.id), 'dim')}  {ink.paint(took, 'dim')}",
+        ink.state(run.state, progress(run)),
+        counts_line(run.counts),
+        score_sentence(run.score, ended=ended(run)),
+    ]
+    if run.cost:
+        lines.append(f"cost {cost_text(run.cost)}")
+    if run.note:
+        lines.append(ink.paint(safe(run.note), "yellow"))
+    room = max(2, height - len(lines) - 4)
+    failed = list(shot.failed)[: min(3, room // 2)]
+    lines += _active_lines(shot.active, ink, now, room - len(failed))
+    if failed:
+        lines += ["", ink.paint("Latest errors", "bold")]
+        lines += [ink.paint(f"  {trial_name(trial)}  {trial_error(trial, now)}", "red") for trial in failed]
+    return lines
+
+
+def _active_lines(active: Sequence[TrialView], ink: TerminalStyle, now: float, room: int) -> list[str]:
+    if not active:
+        return []
+    shown = active[: max(1, room)]
+    name_room = min(40, max(cells(trial_name(trial)) for trial in shown))
+    lines = [""]
+    for trial in shown:
+        again = f" (attempt {trial.attempts})" if trial.attempts > 1 else ""
+        name = pad(fit(trial_name(trial), name_room), name_room)
+        word = ink.state(trial.state, pad(state_word(trial.state), 11))
+        lines.append(f"  {name}  {word}  {duration(trial_seconds(trial, now))}{again}")
+    if len(active) > len(shown):
+        lines.append(ink.paint(f"  … and {len(active) - len(shown)} more", "dim"))
+    return lines
+
+
+def change_line(run: RunView, now: float) -> str:
+    """One line for a log: what a pipe gets instead of the live view."""
+    name = f"{safe(run.agent)} on {safe(run.benchmark)}"
+    score = score_sentence(run.score, ended=ended(run))
+    return f"{clock(now)}  {name}  {run.state}  {run.done}/{run.total}  {counts_line(run.counts)}  {score}"

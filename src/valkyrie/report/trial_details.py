@@ -8,24 +8,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from benchmark_runner.terminal import PLAIN, Column, Table, TerminalStyle, safe, wrapped
 from valkyrie.domain import Json
 from valkyrie.report.formats import (
     NONE,
     OPEN,
-    PLAIN,
-    Column,
-    Table,
-    TerminalStyle,
     dollars,
     duration,
     moment,
     number,
     plural,
-    safe,
     short_id,
     size,
     trial_name,
-    wrapped,
 )
 from valkyrie.report.run_details import Rows
 from valkyrie.report.tables import (

@@ -20,6 +20,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Self
 
+from benchmark_runner.terminal import safe
 from sandboxes.errors import (
     SandboxCapacityError,
     SandboxConnectionError,
@@ -41,7 +42,6 @@ from valkyrie.errors import (
     InfrastructureError,
     SandboxFailedError,
 )
-from valkyrie.text import safe
 from valkyrie.trial import storage
 from valkyrie.trial.attempt import (
     BROKEN,

@@ -11,11 +11,11 @@ import pexpect
 import pytest
 from sqlalchemy import text
 
+from benchmark_runner.terminal import fit
 from tests.unit.cli.filled_store import CODEX, NOP, FilledStore, lost, passed
 from tests.unit.cli.sample_views import HALFWAY, make_job, make_run, make_trial, trials_of_two
 from valkyrie.compare.job_tables import HINT, job_frame, snapshot
 from valkyrie.compare.tables import summarised, summary_table
-from valkyrie.report.formats import fit
 
 Spawn = Callable[..., "pexpect.spawn[str]"]
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"

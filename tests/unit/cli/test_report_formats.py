@@ -8,27 +8,26 @@ from dataclasses import replace
 
 import pytest
 
+from benchmark_runner.terminal import Column, Region, Table, TerminalStyle, bar, cells, fit, pad, panel, safe
 from tests.unit.cli.sample_views import FULL, HALFWAY, PROVISIONAL, make_run, make_trial
 from valkyrie.report.formats import (
-    Column,
-    Table,
-    TerminalStyle,
-    bar,
-    cells,
     counts_line,
     duration,
-    fit,
     moment,
-    pad,
-    panel,
-    safe,
     score_cell,
     score_rows,
     score_sentence,
     size,
 )
-from valkyrie.report.live import Region, RunSnapshot, frame
-from valkyrie.report.tables import list_notes, run_table, score_table, trial_notes, trial_table
+from valkyrie.report.tables import (
+    RunSnapshot,
+    frame,
+    list_notes,
+    run_table,
+    score_table,
+    trial_notes,
+    trial_table,
+)
 
 
 @pytest.mark.parametrize(

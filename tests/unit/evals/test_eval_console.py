@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from benchmark_runner.terminal import TerminalStyle
 from tests.unit.evals.made import BROKEN, UNSURE, an_eval, grader, invoked, stimulus, trial
 from valkyrie.cli.eval_session import EvalWatch
 from valkyrie.cli.output import Output
 from valkyrie.evals.console import Printer, ReportStream
 from valkyrie.evals.result_folder import write_all
 from valkyrie.evals.results import SpecResult, StimulusResult
-from valkyrie.report.formats import TerminalStyle
 
 
 def printed(*evals: SpecResult, finish: bool = True, verbose: bool = False, **more: Any) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from benchmark_runner.terminal import PLAIN, Column, Table, TerminalStyle, no_command, safe
 from valkyrie.compare.summary import Metric, Summary, summarise
 from valkyrie.compare.words import points, probability
 from valkyrie.domain import INGESTED, Json
@@ -15,17 +16,7 @@ from valkyrie.evals.comparison.pairs import MatchedTrials, PairOutcome, ResultSi
 from valkyrie.evals.figures import is_fraction, run_of, views_of
 from valkyrie.evals.results import TrialResult
 from valkyrie.grade import judges
-from valkyrie.report.formats import (
-    NONE,
-    PLAIN,
-    Column,
-    Table,
-    TerminalStyle,
-    ids_preview,
-    no_command,
-    plural,
-    safe,
-)
+from valkyrie.report.formats import NONE, ids_preview, plural
 from valkyrie.report.statistics.intervals import mean, means_interval, variance
 from valkyrie.report.statistics.paired import SURE, differences, holm, mcnemar, sign_flip
 from valkyrie.trajectory.json_fields import TrajectoryError

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmark_runner.terminal import printable_json, safe
 from valkyrie import plugins
 from valkyrie.artifact_store.disk import disk_errors, whole_file
 from valkyrie.domain import Json
@@ -20,10 +21,9 @@ from valkyrie.evals.markdown import markdown
 from valkyrie.evals.records import dump_line, to_line
 from valkyrie.evals.result_folder import JUNIT, REPORT, Key, folder_names
 from valkyrie.evals.results import Invocation, ScoreVerification, SpecResult, StimulusResult, TrialResult
-from valkyrie.report.formats import safe
 from valkyrie.report.tables import system_changes
 from valkyrie.specs.model import EvalSpec, Stimulus
-from valkyrie.text import did_you_mean, printable_json
+from valkyrie.text import did_you_mean
 from valkyrie.trajectory.conversion import trajectory_of
 from valkyrie.trajectory.records import from_record
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
 
+from benchmark_runner.terminal import safe
 from valkyrie.config.permissions import Allowance
 from valkyrie.domain import Json
 from valkyrie.errors import UsageError
 from valkyrie.specs.model import Finding, Severity, SourceLocation
-from valkyrie.text import safe
 
 
 @dataclass(frozen=True, slots=True)
