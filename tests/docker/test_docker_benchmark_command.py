@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmark_runner.sandbox.cli import cli
-from benchmark_runner.sandbox.yaml_files import write_yaml
+from benchmark_runner.sandbox.manifest import write_yaml
 from tests.docker_engine import IMAGE, PrivateEngine
 
 pytestmark = pytest.mark.slow

@@ -17,13 +17,12 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from benchmark_runner.artifacts import folder_name
-from benchmark_runner.sandbox.yaml_files import problems
 from benchmark_runner.schemas import GenerationResult, GenerationStatus
 from sandboxes.errors import SandboxCommandError, SandboxError, SandboxUnsupportedError
 
 if TYPE_CHECKING:
     from benchmark_runner.agent_bundle.resolution import ResolvedContract
-    from benchmark_runner.sandbox.bundle import Bundle
+    from benchmark_runner.sandbox.setup import Bundle
     from sandboxes.protocol import Sandbox
     from sandboxes.types import Resources, SandboxSource
 
@@ -275,3 +274,10 @@ def _ended(task_id: str, status: GenerationStatus, error: str) -> GenerationResu
 def _tail(printed: str) -> str:
     end = printed.strip()[-ERROR_TAIL:]
     return f"\nIt printed last:\n{end}" if end else ""
+
+
+def problems(error: ValidationError, most: int = 3) -> str:
+    """A model's complaints in a line, without the values."""
+    found = [f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in error.errors()[:most]]
+    rest = error.error_count() - most
+    return "; ".join(found) + (f"; and {rest} more" if rest > 0 else "")

@@ -29,8 +29,7 @@ from benchmark_runner.console import CommandOutput, in_words, redactor
 from benchmark_runner.errors import ValkyrieError
 from benchmark_runner.sandbox import manifest as store
 from benchmark_runner.sandbox.manifest import load_manifest, write_manifest
-from benchmark_runner.sandbox.orchestrator import open_sandbox_run, tasks_of
-from benchmark_runner.sandbox.runner import SandboxRunner, runner_of
+from benchmark_runner.sandbox.orchestrator import SandboxRunner, open_sandbox_run, runner_of, tasks_of
 from benchmark_runner.sandbox.setup import Setup, checked_agent, load_agent
 from benchmark_runner.schemas import Task
 from benchmark_runner.task_loop import LoopSettings

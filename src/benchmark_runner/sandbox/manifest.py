@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import re
-from collections.abc import Sequence
+import secrets
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from benchmark_runner.agent_bundle.bundle import NAME
@@ -17,17 +20,19 @@ from benchmark_runner.agent_bundle.placeholders import find_placeholders, substi
 from benchmark_runner.agent_bundle.resolution import RUNTIME_PLACEHOLDERS
 from benchmark_runner.client import build_client
 from benchmark_runner.llm import without_credentials
-from benchmark_runner.sandbox.backend import PROBLEM_PATH, SandboxTaskSpec
-from benchmark_runner.sandbox.bundle import Bundle, load_bundle
-from benchmark_runner.sandbox.contract import AgentContract, format_run_cmd, resolve_all
+from benchmark_runner.sandbox.backend import PROBLEM_PATH, SandboxTaskSpec, problems
 from benchmark_runner.sandbox.setup import (
+    AgentContract,
+    Bundle,
     Setup,
     checked_agent,
+    format_run_cmd,
     load_agent,
+    load_bundle,
     refuse_host_folder,
     refuse_snapshot,
+    resolve_all,
 )
-from benchmark_runner.sandbox.yaml_files import problems, read_yaml, write_whole, write_yaml
 from sandboxes.types import ImageSource, Resources
 
 if TYPE_CHECKING:
@@ -423,3 +428,55 @@ def _short(value: str | None) -> str:
         return "nothing"
     text = re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", value)
     return text if len(text) <= 100 else f"{text[:99]}…"
+
+
+# YAML from elsewhere, read within bounds, and written so that a reader never sees half of it.
+
+Model = TypeVar("Model", bound=BaseModel)
+
+LARGEST_YAML = 64 * 1024 * 1024
+
+
+def read_yaml(path: Path, model: type[Model], what: str) -> Model:
+    """The file as a model; ValueError names the file and what is wrong with it."""
+    try:
+        if path.stat().st_size > LARGEST_YAML:
+            raise ValueError(f"{path} is too large for {what} (more than {LARGEST_YAML >> 20} MiB).")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text.") from None
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        # A few lines of aliases of aliases stand for more than there is memory.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=loader)):
+            raise ValueError(f"{path} uses YAML aliases (`*name`); write the values out.")
+        return model.model_validate(yaml.load(text, Loader=loader))  # noqa: S506 - a safe loader
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{path} is no YAML: {' '.join(str(error).split())[:300]}") from None
+    except ValidationError as error:
+        raise ValueError(f"{path} is not {what}: {problems(error)}") from None
+
+
+def write_yaml(path: Path, values: Mapping[str, Any]) -> None:
+    """Write values; the file appears whole or not at all."""
+
+    class Plain(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+        def ignore_aliases(self, _data: Any) -> bool:
+            return True  # what is read back has none
+
+    text = yaml.dump(dict(values), Dumper=Plain, sort_keys=False, allow_unicode=True)
+    write_whole(path, text.encode())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    try:
+        part.write_bytes(content)
+        os.replace(part, path)  # noqa: PTH105
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

@@ -1,25 +1,111 @@
-"""Who answers, and where: checked before anything starts."""
+"""An agent for sandboxes: its contract, its bundle and its environment, checked before anything starts."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmark_runner.agent_bundle.bundle import PLACE, list_folder, pack, unpack
+from benchmark_runner.agent_bundle.contract import AgentContract as AgentContract
+from benchmark_runner.agent_bundle.contract import load_contract as load_contract
+from benchmark_runner.agent_bundle.placeholders import placeholder_names, strangers, substitute
+from benchmark_runner.agent_bundle.resolution import RUNTIME_PLACEHOLDERS, ResolvedContract, as_text, resolve
+from benchmark_runner.archive import open_archive
 from benchmark_runner.console import redactor
+from benchmark_runner.errors import BundleError, ContractValidationError
 from benchmark_runner.sandbox.backend import SandboxAgent, SandboxTaskSpec
-from benchmark_runner.sandbox.bundle import Bundle, load_bundle, pack_bundle
-from benchmark_runner.sandbox.contract import AgentContract, load_contract, resolve_all
 from sandboxes.masker import Masker
 from sandboxes.types import host_folder_of
 
 if TYPE_CHECKING:
     from sandboxes.protocol import SandboxProvider
     from sandboxes.types import SandboxSource
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """An agent's files, checked."""
+
+    root: str
+    content: bytes = field(repr=False)
+    """The zip."""
+    sha256: str
+
+    @property
+    def place(self) -> str:
+        """Return where it stands in a sandbox."""
+        return f"{PLACE}/{self.root}"
+
+    def unpack(self, folder: Path) -> Path:
+        """Write the files below `folder`; returns the bundle's own folder in it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".bundle-") as archive:
+            archive.write(self.content)
+            archive.flush()
+            unpack(Path(archive.name), folder / self.root)
+        return folder / self.root
+
+
+def pack_bundle(folder: Path, root: str) -> Bundle:
+    """Pack a folder; the same files give the same digest. BundleError, a ValueError, if it cannot be."""
+    if not any(True for _ in list_folder(folder)):
+        raise BundleError(f"{folder} has no files to send.")
+    with tempfile.TemporaryDirectory(prefix="agent-bundle-") as room:
+        archive = Path(room) / "bundle.zip"
+        pack(folder, root, archive, compressed=False)
+        content = archive.read_bytes()
+    return Bundle(root, content, hashlib.sha256(content).hexdigest())
+
+
+def load_bundle(path: Path, sha256: str | None = None) -> Bundle:
+    """Read a bundle from a zip, and check it. BundleError if it is not the one whose digest is given."""
+    with open_archive(path) as opened:
+        opened.extract(None, lambda _name, _executable, _sha256: None)
+        root = opened.top
+    content = path.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if sha256 is not None and found != sha256:
+        raise BundleError(
+            f"{path} is not the bundle that was pinned: sha256 {found[:12]}…, not {sha256[:12]}…. "
+            "Get the right file, or make the manifest anew."
+        )
+    return Bundle(root, content, found)
+
+
+# An agent's contract as the runner uses it: every placeholder of its command must be filled.
+
+
+def format_run_cmd(run_cmd: str, values: Mapping[str, Any]) -> str:
+    """Fill the command's placeholders, but for those each task fills.
+
+    ContractValidationError, a ValueError, when another one is left outside comments: the agent would be given
+    a word in braces.
+    """
+    unknown = strangers(run_cmd, {*values, *RUNTIME_PLACEHOLDERS})
+    if left := placeholder_names(run_cmd, unknown):
+        words = ", ".join(f"{{{name}}}" for name in unknown if name in left)
+        raise ContractValidationError(
+            f"run_cmd: nothing fills {words}; declare it under `defaults` or `kwargs`. "
+            "A brace that is the shell's has a space after it."
+        )
+    filled = {name: as_text(value) for name, value in values.items() if name not in RUNTIME_PLACEHOLDERS}
+    return substitute(run_cmd, filled)
+
+
+def resolve_all(contract: AgentContract, model: str, parameters: Mapping[str, str]) -> ResolvedContract:
+    """Fill in the run's values as the platform does, and refuse a command with a word in braces left."""
+    resolved = resolve(contract, model, parameters)
+    format_run_cmd(resolved.run_template, resolved.values)
+    return resolved
+
+
+# Who answers, and where: checked before anything starts.
 
 PASSED_ON = ("CUSTOM_ENDPOINT", "CUSTOM_API_KEY")
 """Variables every agent is given: where the model is."""

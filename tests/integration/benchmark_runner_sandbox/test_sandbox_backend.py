@@ -11,7 +11,7 @@ import pytest
 
 from benchmark_runner.sandbox import backend
 from benchmark_runner.sandbox.backend import Logs, SandboxAgent, SandboxTaskSpec
-from benchmark_runner.sandbox.contract import AgentContract, resolve_all
+from benchmark_runner.sandbox.setup import AgentContract, resolve_all
 from benchmark_runner.schemas import GenerationResult
 from sandboxes.local.provider import LocalProvider
 from sandboxes.protocol import Sandbox

@@ -12,8 +12,8 @@ import pytest
 
 from benchmark_runner.runs import RunError
 from benchmark_runner.sandbox import SandboxTaskSpec, evaluate_run, run_benchmark, score_run
-from benchmark_runner.sandbox.contract import load_contract
-from benchmark_runner.sandbox.runner import RUN_LABEL, sandbox_name
+from benchmark_runner.sandbox.orchestrator import RUN_LABEL, sandbox_name
+from benchmark_runner.sandbox.setup import load_contract
 from benchmark_service.client import BenchmarkServiceClient
 from sandboxes.errors import SandboxError
 from sandboxes.local.provider import LocalProvider

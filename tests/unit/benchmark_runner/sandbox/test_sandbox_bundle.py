@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmark_runner.agent_bundle.bundle import digest_folder
-from benchmark_runner.sandbox.bundle import load_bundle, pack_bundle
+from benchmark_runner.sandbox.setup import load_bundle, pack_bundle
 
 
 @pytest.fixture

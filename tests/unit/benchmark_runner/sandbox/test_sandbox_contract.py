@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmark_runner.sandbox.contract import AgentContract, format_run_cmd, load_contract, resolve_all
+from benchmark_runner.sandbox.setup import AgentContract, format_run_cmd, load_contract, resolve_all
 
 ROOT = Path(__file__).parents[4]
 RUN = "agent {problem_statement_path}"

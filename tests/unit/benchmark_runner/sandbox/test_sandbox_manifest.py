@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from benchmark_runner.sandbox import manifest
-from benchmark_runner.sandbox.bundle import pack_bundle
-from benchmark_runner.sandbox.manifest import Manifest, load_manifest, preflight
-from benchmark_runner.sandbox.yaml_files import write_yaml
+from benchmark_runner.sandbox.manifest import Manifest, load_manifest, preflight, write_yaml
+from benchmark_runner.sandbox.setup import pack_bundle
 
 VALUES: dict[str, Any] = {
     "benchmark": "quiz",
