@@ -27,7 +27,7 @@ from sandboxes.errors import (
 from sandboxes.folder_contents import Dockerignore
 from sandboxes.protocol import A_LINK, RunnableSandbox
 from sandboxes.rooted_files import CHUNK_BYTES, MAX_DEPTH, MAX_PATH_BYTES, is_utf8, printable
-from sandboxes.streams import uninterrupted
+from sandboxes.streams import file_pieces, uninterrupted
 from sandboxes.types import Command, CopyLimits, CopyReport
 
 # Little shell scripts that do with a path what the protocol asks. The path is `$1`; no link is followed.
@@ -333,7 +333,7 @@ async def upload_as_archive(sandbox: Transfers, source: Path, path: str) -> None
         await uninterrupted(asyncio.to_thread(pack_folder, source, archive))
         archive.seek(0)
         try:
-            await sandbox.upload_stream(staged, _pieces(archive))
+            await sandbox.upload_stream(staged, file_pieces(archive))
             code, output = await sandbox.helper(_UNPACK, staged, path, what=f"unpack into {path}")
         finally:
             await uninterrupted(_discard(sandbox, staged))
@@ -371,11 +371,6 @@ async def download_as_archive(
         unpacking = FolderUnpacker(destination, limits, report, cut=size >= most)
         await uninterrupted(asyncio.to_thread(unpacking.run, archive, empty=size == 0))
     return report
-
-
-async def _pieces(archive: BinaryIO) -> AsyncIterator[bytes]:
-    while piece := await asyncio.to_thread(archive.read, TRANSFER_CHUNK_BYTES):
-        yield piece
 
 
 async def _discard(sandbox: Transfers, staged: str) -> None:

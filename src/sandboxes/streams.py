@@ -21,7 +21,7 @@ from collections.abc import (
 )
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar, runtime_checkable
 
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
 
@@ -40,6 +40,12 @@ async def pieces_from(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
     finally:
         if isinstance(pieces, Generator):
             pieces.close()
+
+
+async def file_pieces(file: BinaryIO) -> AsyncIterator[bytes]:
+    """Yield the rest of an open file in pieces of a mebibyte, each read in a thread."""
+    while piece := await asyncio.to_thread(file.read, 1 << 20):
+        yield piece
 
 
 async def feed(chunks: AsyncIterator[bytes], write: Callable[[Iterable[bytes]], None]) -> None:
@@ -120,6 +126,15 @@ _STREAMS: tuple[StreamName, StreamName] = ("stdout", "stderr")
 _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 Killer = Callable[[], Awaitable[None]]
+
+
+@runtime_checkable
+class PacedSink(Protocol):
+    """A sink that asks the reading side to wait while it is full."""
+
+    full: bool
+
+    async def room(self) -> None: ...
 
 
 def utf8_decoder() -> codecs.IncrementalDecoder:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -256,9 +258,6 @@ class DockerProviderConfig(_Config):
     type: Literal["docker"] = "docker"
 
     def create_provider(self) -> SandboxProvider:
-        import tempfile
-        from pathlib import Path
-
         from sandboxes.docker import DockerProvider
 
         # Build locks and logs; services of the same user share them.

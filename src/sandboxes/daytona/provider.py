@@ -12,6 +12,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakSet
 
+from sandboxes.compose import ComposeSandbox
 from sandboxes.daytona import sdk
 from sandboxes.daytona.sandbox import DaytonaSandbox
 from sandboxes.daytona.sdk import DaytonaBackoff, call
@@ -243,8 +244,6 @@ class DaytonaSandboxProvider(SandboxProvider):
         sandbox = self._wrap(made)
         if request.source.type != "compose":
             return sandbox
-        from sandboxes.compose import ComposeSandbox
-
         return ComposeSandbox(
             sandbox, service=request.source.service, compose_command=request.source.compose_command
         )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 from sandboxes.daytona import sdk
@@ -35,7 +36,7 @@ from sandboxes.scripted_sandbox import (
     reporting,
     wrapped,
 )
-from sandboxes.streams import stream_output, uninterrupted
+from sandboxes.streams import PacedSink, stream_output, uninterrupted
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, ExecResult, OutputSink, StreamName
 
 if TYPE_CHECKING:
@@ -70,15 +71,6 @@ class Calls(Protocol):
     async def kill_marked(self, mark: str) -> None: ...
 
     async def has_marked(self, mark: str) -> bool: ...
-
-
-@runtime_checkable
-class _Paced(Protocol):
-    """A sink that asks the reading side to wait while it is full."""
-
-    full: bool
-
-    async def room(self) -> None: ...
 
 
 class Report:
@@ -224,7 +216,7 @@ class DaytonaSession:
             except Exception as error:
                 self._sink_error = error  # the SDK would raise it as one of its own
                 raise
-            if isinstance(sink, _Paced) and sink.full:
+            if isinstance(sink, PacedSink) and sink.full:
                 await sink.room()
 
         await self._process.get_session_command_logs_async(
@@ -468,9 +460,9 @@ class DaytonaSandbox(ScriptedSandbox):
         self._check()
         if self._config is None:
             raise SandboxUnsupportedError("a sandbox made without a provider has no shell to offer")
-        from sandboxes.daytona import shell
-
-        return shell.argv(self.id, cwd, self._config)
+        # The key comes from the shell's environment, where few can see it.
+        place = (self._config.DAYTONA_API_URL, self._config.DAYTONA_TARGET)
+        return [sys.executable, "-P", "-m", "sandboxes.daytona.shell", self.id, cwd, *place]
 
     async def modify_egress_rules(self, rules: list[str]) -> None:
         settings = egress_settings(rules)

@@ -75,8 +75,6 @@ def installed() -> bool:
 def open_client(config: DaytonaProviderConfig) -> AsyncDaytona:
     """A client for that account; nothing is sent yet."""
     if not installed():
-        from sandboxes.daytona import rest
-
         return cast("AsyncDaytona", rest.AsyncDaytona(config.DAYTONA_API_KEY, config.DAYTONA_API_URL))
     sdk = load()
     # States are asked for, not pushed: the event socket is one more connection that can hang, and only

@@ -25,12 +25,6 @@ KEY = "DAYTONA_API_KEY"
 _READ_BYTES = 4096
 
 
-def argv(sandbox_id: str, cwd: str, config: DaytonaProviderConfig) -> list[str]:
-    """The host command that opens the shell; the key comes from its environment, where few can see it."""
-    place = [config.DAYTONA_API_URL, config.DAYTONA_TARGET]
-    return [sys.executable, "-P", "-m", "sandboxes.daytona.shell", sandbox_id, cwd, *place]
-
-
 async def attach(config: DaytonaProviderConfig, sandbox_id: str, cwd: str) -> int:
     """Join this terminal with a shell in the sandbox until one of them ends; the shell's exit code."""
     async with DaytonaSandboxProvider(config) as provider:

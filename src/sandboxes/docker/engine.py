@@ -170,9 +170,16 @@ def message_of(error: BaseException) -> str:
     return text[:_MESSAGE_LIMIT] + "…" if len(text) > _MESSAGE_LIMIT else text
 
 
+def status_of(error: BaseException | None) -> int | None:
+    """Return the engine's HTTP status for a failed call, or for the one an error of ours came from."""
+    cause = error.__cause__ if isinstance(error, SandboxError) else error
+    status = getattr(cause, "status", None)
+    return status if isinstance(status, int) else None
+
+
 def translated(error: BaseException, what: str) -> SandboxError:
     """The protocol's error for a failed call."""
-    status = getattr(error, "status", None)
+    status = status_of(error)
     text = f"cannot {what}: {message_of(error)}"
     lower = text.lower()
     if status is None or status == 900:  # aiodocker's own number for a lost connection
@@ -192,7 +199,7 @@ def translated(error: BaseException, what: str) -> SandboxError:
 
 def is_not_running(error: BaseException) -> bool:
     """Return whether a container was there, but not alive."""
-    return getattr(error, "status", None) == 409 and "not running" in message_of(error).lower()
+    return status_of(error) == 409 and "not running" in message_of(error).lower()
 
 
 # Calls to the engine over aiodocker, each failure in the protocol's terms.
@@ -307,7 +314,7 @@ class EngineClient:
                     "DELETE", f"containers/{name}", what=f"delete {name}", query={"force": 1, "v": 1}
                 )
             except SandboxError as error:
-                status = getattr(error.__cause__, "status", None)
+                status = status_of(error)
                 if status == 404:
                     return
                 # 409: it is being removed by somebody else; 500: its processes are still on their way out.

@@ -8,10 +8,10 @@ import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from secrets import token_hex
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from sandboxes.docker import engine
-from sandboxes.docker.engine import EngineClient
+from sandboxes.docker.engine import EngineClient, status_of
 from sandboxes.errors import (
     SandboxConnectionError,
     SandboxError,
@@ -21,7 +21,7 @@ from sandboxes.errors import (
 )
 from sandboxes.protocol import ImageDefaults
 from sandboxes.scripted_sandbox import MARK, check_names
-from sandboxes.streams import uninterrupted, utf8_decoder
+from sandboxes.streams import PacedSink, uninterrupted, utf8_decoder
 from sandboxes.types import KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
 
 if TYPE_CHECKING:
@@ -56,15 +56,6 @@ ENTRYPOINT_SECONDS = 10.0
 """So long an entrypoint is waited for: one that serves in the foreground never runs its command."""
 
 BytesSink = Callable[[StreamName, bytes], Awaitable[None]]
-
-
-@runtime_checkable
-class _Paced(Protocol):
-    """A sink that asks the reading side to wait while it is full."""
-
-    full: bool
-
-    async def room(self) -> None: ...
 
 
 class ExitCodeReader:
@@ -324,7 +315,7 @@ async def exit_code(client: EngineClient, exec_id: str) -> tuple[int | None, boo
         try:
             found = await client.call("GET", f"exec/{exec_id}/json", what="read an exit code")
         except SandboxError as error:
-            if getattr(error.__cause__, "status", None) not in (404, 500):
+            if status_of(error) not in (404, 500):
                 raise
             return None, True
         if not found.get("Running") and found.get("ExitCode") is not None:
@@ -343,7 +334,7 @@ class _Decoding:
         text = self._decoders[stream].decode(data, final=not data)
         if text:
             self._sink(stream, text)
-        if isinstance(self._sink, _Paced) and self._sink.full:
+        if isinstance(self._sink, PacedSink) and self._sink.full:
             await self._sink.room()
 
 

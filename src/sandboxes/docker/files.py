@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from sandboxes import scripted_sandbox
 from sandboxes.docker.container_config import GUARD, KIND, LABELS
-from sandboxes.docker.engine import EngineClient
+from sandboxes.docker.engine import EngineClient, status_of
 from sandboxes.docker.execution import BytesSink
 from sandboxes.errors import (
     SandboxError,
@@ -27,7 +27,7 @@ from sandboxes.errors import (
     SandboxUnsupportedError,
 )
 from sandboxes.protocol import CarryRules
-from sandboxes.streams import uninterrupted
+from sandboxes.streams import file_pieces, uninterrupted
 from sandboxes.types import CopyLimits, CopyReport, StreamName
 from sandboxes.work import Links
 
@@ -92,15 +92,10 @@ async def put_archive(
         f"containers/{container}/archive",
         what=what,
         query=query,
-        data=_pieces(packed),  # type: ignore[arg-type]
+        data=file_pieces(packed),  # type: ignore[arg-type]
         headers=headers,
     ):
         pass
-
-
-async def _pieces(packed: BinaryIO) -> AsyncIterator[bytes]:
-    while piece := await asyncio.to_thread(packed.read, PIECE_BYTES):
-        yield piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +132,7 @@ async def stat_path(client: EngineClient, container: str, path: str) -> PathStat
     except (SandboxError, ValueError) as error:
         # A refusal without a body, which the library fails to read (ValueError), does not say what was
         # missing: the container, or what is in it.
-        if isinstance(error, SandboxError) and getattr(error.__cause__, "status", None) not in (
+        if isinstance(error, SandboxError) and status_of(error) not in (
             400,
             404,
             500,

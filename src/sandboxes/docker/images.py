@@ -12,15 +12,15 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from sandboxes import scripted_sandbox
 from sandboxes.docker.container_config import BUILD, CONTEXT, KIND
-from sandboxes.docker.engine import EngineClient, engine_lock
+from sandboxes.docker.engine import EngineClient, engine_lock, status_of
 from sandboxes.errors import SandboxError, SandboxImageError, SandboxUnsupportedError
 from sandboxes.folder_contents import LEFTOVERS, Dockerignore, FolderDigests, UnreadableContentError
 from sandboxes.protocol import ImageDefaults
-from sandboxes.streams import uninterrupted
+from sandboxes.streams import file_pieces, uninterrupted
 from sandboxes.types import BuildSource, SandboxSource
 
 REPOSITORY = "valkyrie-build"
@@ -68,7 +68,7 @@ async def look_at(client: EngineClient, image: str) -> dict[str, Any] | None:
             "GET", f"images/{image}/json", what=f"look for image {image}"
         )
     except SandboxError as error:
-        if getattr(error.__cause__, "status", None) == 404:
+        if status_of(error) == 404:
             return None
         raise
     return found
@@ -124,7 +124,7 @@ async def _build(client: EngineClient, source: BuildSource, digest: str, log: Pa
         )
         packed.seek(0)
         what = f"build {context}"
-        reports = client.progress("build", what=what, query=query, data=_pieces(packed))
+        reports = client.progress("build", what=what, query=query, data=file_pieces(packed))
         async for report in _read_by(reports, context):
             text = str(report.get("stream") or report.get("error") or report.get("status") or "")
             if out.tell() < LOG_BYTES:
@@ -144,7 +144,7 @@ async def _read_by(reports: AsyncIterator[dict[str, Any]], context: Path) -> Asy
         async for report in reports:
             yield report
     except SandboxError as error:
-        if getattr(error.__cause__, "status", None) != 400:
+        if status_of(error) != 400:
             raise
         raise SandboxImageError(f"cannot build the image of {context}: {error}") from error
 
@@ -155,11 +155,6 @@ def _is_outside(report: Mapping[str, Any]) -> bool:
         return False  # a command of its own ended so
     text = str(report["error"]).lower()
     return any(words in text for words in _OUTSIDE)
-
-
-async def _pieces(packed: BinaryIO) -> AsyncIterator[bytes]:
-    while piece := await asyncio.to_thread(packed.read, 1 << 20):
-        yield piece
 
 
 def _tail(log: Path) -> str:

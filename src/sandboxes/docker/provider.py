@@ -30,7 +30,14 @@ from sandboxes.docker.container_config import (
     shown_folders,
     uses_programs,
 )
-from sandboxes.docker.engine import Engine, EngineClient, find_engine, missing_client
+from sandboxes.docker.engine import (
+    Engine,
+    EngineClient,
+    engine_capabilities,
+    find_engine,
+    missing_client,
+    status_of,
+)
 from sandboxes.docker.images import Images
 from sandboxes.docker.sandbox import DockerSandbox
 from sandboxes.docker.shared_resources import FolderVolumes, PublicNetwork
@@ -220,8 +227,6 @@ class DockerProvider(SandboxProvider):
         return len(ended)
 
     def capabilities(self) -> Capabilities:
-        from sandboxes.docker.engine import engine_capabilities
-
         return engine_capabilities(self.engine, self._image)
 
     @property
@@ -268,7 +273,7 @@ class DockerProvider(SandboxProvider):
                 raise SandboxDiedError(f"cannot {what}: its engine answers, but not about it") from None
             raise SandboxConnectionError(f"cannot {what}: the engine does not answer") from None
         except SandboxError as error:
-            if getattr(error.__cause__, "status", None) != 409:
+            if status_of(error) != 409:
                 raise
             found = await self._inspect(name)
             if name not in self._stopped and not found["State"].get("Running"):

@@ -33,7 +33,7 @@ from sandboxes.docker.container_config import (
     OWNER,
     PUBLIC_NETWORK,
 )
-from sandboxes.docker.engine import Engine, EngineClient, engine_lock
+from sandboxes.docker.engine import Engine, EngineClient, engine_lock, status_of
 from sandboxes.errors import SandboxError, SandboxUnsupportedError
 from sandboxes.folder_contents import FolderDigests, UnreadableContentError, walk_folder
 from sandboxes.local.routes import ALWAYS_DENIED, host_networks
@@ -111,7 +111,7 @@ class PublicNetwork:
         try:
             await self._client.call("POST", "networks/create", what=what, body=body)
         except SandboxError as error:
-            if getattr(error.__cause__, "status", None) != 409:
+            if status_of(error) != 409:
                 raise
             # Somebody with another data folder was first; or it is a stranger's.
             if found := await self._found():
@@ -129,7 +129,7 @@ class PublicNetwork:
             what = f"remove network {PUBLIC_NETWORK}"
             await self._client.call("DELETE", f"networks/{network_id}", what=what)
         except SandboxError as error:
-            if getattr(error.__cause__, "status", None) not in (403, 404, 409, 500):  # in use, or gone
+            if status_of(error) not in (403, 404, 409, 500):  # in use, or gone
                 raise
 
 
@@ -290,9 +290,9 @@ class FolderVolumes:
         try:
             await self._client.call("DELETE", f"volumes/{name}", what=f"remove volume {name}")
         except SandboxError as error:
-            if getattr(error.__cause__, "status", None) == 404:
+            if status_of(error) == 404:
                 return True
-            if getattr(error.__cause__, "status", None) not in (409, 500):
+            if status_of(error) not in (409, 500):
                 raise
             return False
         return True
@@ -303,7 +303,7 @@ class FolderVolumes:
                 "GET", f"volumes/{name}", what=f"look at volume {name}"
             )
         except SandboxError as error:
-            if getattr(error.__cause__, "status", None) == 404:
+            if status_of(error) == 404:
                 return None
             raise
         return found
@@ -419,7 +419,7 @@ class FolderVolumes:
         try:
             await self._client.call("POST", "containers/create", what=what, query={"name": name}, body=body)
         except SandboxError as error:
-            if getattr(error.__cause__, "status", None) == 409:
+            if status_of(error) == 409:
                 raise _TakenError(str(error)) from error
             raise
         try:

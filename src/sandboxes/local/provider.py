@@ -112,7 +112,10 @@ def _try_bwrap(*arguments: str) -> subprocess.CompletedProcess[str]:
 # What this machine can do for local sandboxes, found out by trying, and the way out of what it cannot.
 
 _SOURCE_ROOT = str(Path(__file__).resolve().parents[2])
-_TRY_SHIFT = "import sys; sys.path.append(sys.argv[1]); from sandboxes.local.probe_shift import main; main()"
+_TRY_SHIFT = (
+    "import sys; sys.path.append(sys.argv[1]);"
+    " from sandboxes.local.root_filesystem import try_shift; try_shift()"
+)
 
 _ISOLATION = {
     root_filesystem.SHIFTED: "bubblewrap: own user (ids shifted by 1,000,000), mount, pid, network, ipc"

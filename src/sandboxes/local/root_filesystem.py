@@ -282,6 +282,23 @@ def shifted_user_namespace() -> int:
         os.waitpid(pid, 0)
 
 
+def try_shift() -> None:
+    """Do what a keeper and a warden do with idmapped mounts, in a mount namespace nobody else sees; for a
+    process of its own."""
+    place = mount_point()
+    userns_fd = shifted_user_namespace()
+    mounts.unshare(mounts.CLONE_NEWNS)
+    mounts.make_private()
+    mounts.mount("probe", place, "tmpfs", 0, "mode=755")
+    for name in ("source", "lower", "usr", "upper", "work", "merged"):
+        os.mkdir(f"{place}/{name}")
+    mounts.attach(mounts.open_shifted(f"{place}/source", userns_fd), f"{place}/lower")
+    mounts.attach(mounts.open_shifted("/usr", userns_fd), f"{place}/usr")
+    mounts.mount_overlay(f"{place}/usr", f"{place}/upper", f"{place}/work", f"{place}/merged")
+    if os.stat(f"{place}/lower").st_uid != SHIFT:
+        raise OSError(95, "ids are not shifted")
+
+
 def is_real_folder(path: str) -> bool:
     """Return whether a folder, and not a link to one, is at `path`."""
     try:

@@ -24,6 +24,7 @@ from sandboxes.errors import (
     SandboxNotFoundError,
 )
 from sandboxes.protocol import Sandbox, SandboxProvider, StreamName
+from sandboxes.types import SandboxQuery
 
 if TYPE_CHECKING:
     from sandboxes.server.ptys import Pty
@@ -250,8 +251,6 @@ class Access:
 
     async def sandboxes(self) -> AsyncIterator[Sandbox]:
         """Yield all that this token may see."""
-        from sandboxes.types import SandboxQuery
-
         async for sandbox in self.provider.list_sandboxes(SandboxQuery(labels=self.labels, page_size=100)):
             if self._is_ours(sandbox):
                 yield sandbox
