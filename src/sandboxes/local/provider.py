@@ -21,7 +21,7 @@ from secrets import token_hex
 
 from sandboxes.cgroups import Cgroup, CgroupSupport, detect_cgroups, read_capabilities, write_capabilities
 from sandboxes.errors import SandboxCapacityError, SandboxError, SandboxNotFoundError, SandboxUnsupportedError
-from sandboxes.local import network, processes, root_filesystem, startup
+from sandboxes.local import network, processes, root_filesystem, warden
 from sandboxes.local.keeper_link import KeeperLink
 from sandboxes.local.processes import OUR_OWN_PIDS, OUR_OWN_PIDS_INSIDE, ProcessIdentity
 from sandboxes.local.sandbox import (
@@ -105,7 +105,7 @@ def counts_processes() -> bool:
 
 
 def _try_bwrap(*arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [startup.BWRAP, *arguments]
+    argv = [warden.BWRAP, *arguments]
     return subprocess.run(argv, env={}, capture_output=True, text=True, timeout=_TRY_SECONDS, cwd="/")
 
 
@@ -126,7 +126,7 @@ _ISOLATION = {
     " namespaces, this machine's system files read-only",
 }
 
-_NO_BWRAP = f"bubblewrap is not installed ({startup.BWRAP}): apt install bubblewrap"
+_NO_BWRAP = f"bubblewrap is not installed ({warden.BWRAP}): apt install bubblewrap"
 _AS_ROOT = "run as root, or --provider docker once it is there"
 _ROOTLESS_REMARKS = (
     ("a writable view of the whole system (apt, useradd)", _AS_ROOT),
@@ -166,7 +166,7 @@ def probe_machine() -> Machine:
 
 def _find_out() -> Machine:
     support = _that_limit(detect_cgroups())
-    if not os.access(startup.BWRAP, os.X_OK):
+    if not os.access(warden.BWRAP, os.X_OK):
         return Machine(root_filesystem.ROOTLESS, support, _NO_BWRAP)
     if os.geteuid() != 0:
         problem = userns_problem()
@@ -201,7 +201,7 @@ def assumed_capabilities() -> Capabilities:
     here = Machine(
         root_filesystem.SHIFTED if os.geteuid() == 0 else root_filesystem.ROOTLESS, CgroupSupport()
     )
-    if not os.access(startup.BWRAP, os.X_OK):
+    if not os.access(warden.BWRAP, os.X_OK):
         here = replace(here, problem=_NO_BWRAP)
     elif os.geteuid() != 0:
         here = replace(here, remarks=_ROOTLESS_REMARKS)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from sandboxes.local import mounts, processes, restrictions, root_filesystem, startup
+from sandboxes.local import mounts, processes, restrictions, root_filesystem, warden
 from sandboxes.local.restrictions import CgroupFolders
 
 _SOURCE_ROOT = str(Path(__file__).resolve().parents[2])
@@ -43,8 +43,8 @@ def main() -> None:
     flags = 0 if mode == root_filesystem.PLAIN else mounts.CLONE_NEWUSER
     last = restrictions.last_capability()
     restrictions.hide_memory()
-    startup.enter_namespaces(pidfd, flags)
-    startup.restrict(mode, last)
+    warden.enter_namespaces(pidfd, flags)
+    warden.restrict(mode, last)
     restrictions.install_seccomp(mounting=False)
     child = os.fork()
     if child == 0:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes.cgroups import CgroupSupport
-from sandboxes.local import provider, root_filesystem, startup
+from sandboxes.local import provider, root_filesystem, warden
 from sandboxes.local.provider import Machine, _rlimits
 from sandboxes.local.skeleton import hidden_files
 from sandboxes.types import SandboxLimits
@@ -18,7 +18,7 @@ from sandboxes.types import SandboxLimits
 def bwrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A bubblewrap that says what the test wants and fails."""
     program = tmp_path / "bwrap"
-    monkeypatch.setattr(startup, "BWRAP", str(program))
+    monkeypatch.setattr(warden, "BWRAP", str(program))
     return program
 
 
