@@ -16,6 +16,7 @@ from valkyrie.errors import (
     AgentError,
     BenchmarkError,
     InfrastructureError,
+    MissingSecretError,
     RoleError,
     StoreError,
     UnknownError,
@@ -84,7 +85,7 @@ def refusal(error: ValkyrieError) -> Refusal:
         retry_after = RETRY_AFTER_S if retry_after is None else retry_after
     if retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
-    missing = getattr(error, "missing", None)
+    missing = error.missing if isinstance(error, MissingSecretError) else None
     detail = ErrorDetail(
         type=type(error).__name__,
         cause=error.cause,

@@ -11,7 +11,7 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,11 +105,10 @@ class Pieces:
 
     async def close(self) -> None:
         """Let go of files and connections the iterator holds."""
-        close = getattr(self._iterator, "close", None)
-        if close is not None:
+        if isinstance(self._iterator, Generator):
             # Its thread may still be in it when the whole server is cancelled; then it goes with the process.
             with contextlib.suppress(ValueError):
-                await self._lane.run(close)
+                await self._lane.run(self._iterator.close)
 
 
 class Stream(Response):
