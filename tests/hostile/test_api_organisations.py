@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.integration.api.stage import Stage, client, open_stage, serving
+from tests.integration.api.stage import Stage, client
 from tests.integration.api.test_limits import CONTRACT, zipped
 from valkyrie.api.app import bare_app
 from valkyrie.api.server import ApiServer
@@ -118,21 +116,6 @@ def prepare(stage: Stage) -> Mine:
     return Mine(
         run_id, job_id, [run_id, job_id, waiting, LABEL, JOB_NAME, AGENT, SECRET, VALUE, *people_of_ours]
     )
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setenv("VALKYRIE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "config" / "valkyrie.yaml"))
-    made = open_stage(tmp_path / "home")
-    yield made
-    made.tracker_app.close()
-
-
-@pytest.fixture
-async def server(stage: Stage) -> AsyncIterator[ApiServer]:
-    async with serving(stage) as made:
-        yield made
 
 
 def request_for(method: str, template: str, ids: tuple[str, str]) -> dict[str, Any]:

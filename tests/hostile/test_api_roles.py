@@ -6,8 +6,6 @@ said here that it only looks.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +21,7 @@ from tests.hostile.test_api_organisations import (
     prepare,
     request_for,
 )
-from tests.integration.api.stage import Stage, client, open_stage, serving
+from tests.integration.api.stage import Stage, client
 from valkyrie.api.server import ApiServer
 from valkyrie.domain import DEFAULT_ORG, Role
 from valkyrie.store import tenants
@@ -51,21 +49,6 @@ def role_for(operation: tuple[str, str]) -> Role:
         return Role.ADMIN
     looks = operation[0] in ("GET", "HEAD") or operation in LOOKS
     return Role.READER if looks and operation not in MEMBERS_LOOKS else Role.MEMBER
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setenv("VALKYRIE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "config" / "valkyrie.yaml"))
-    made = open_stage(tmp_path / "home")
-    yield made
-    made.tracker_app.close()
-
-
-@pytest.fixture
-async def server(stage: Stage) -> AsyncIterator[ApiServer]:
-    async with serving(stage) as made:
-        yield made
 
 
 def key_of(stage: Stage, role: Role) -> str:

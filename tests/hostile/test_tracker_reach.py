@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,6 @@ from valkyrie.store.layout import DataFolder
 from valkyrie.targets import TargetError, check_target
 
 PLAN: dict[str, Any] = {"agent": "oracle", "benchmark": "quickstart", "slice": "0:1"}
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setenv("VALKYRIE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "config" / "valkyrie.yaml"))
-    made = open_stage(tmp_path / "home")
-    yield made
-    made.tracker_app.close()
 
 
 @pytest.fixture

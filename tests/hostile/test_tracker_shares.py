@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.integration.api.stage import Stage, client, open_stage, serving
+from tests.integration.api.stage import Stage, client, serving
 from valkyrie.api.capacity import ApiSettings
 from valkyrie.store import tenants
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setenv("VALKYRIE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "config" / "valkyrie.yaml"))
-    made = open_stage(tmp_path / "home")
-    yield made
-    made.tracker_app.close()
 
 
 @asynccontextmanager
