@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, Self
@@ -89,6 +90,19 @@ async def make_home(sandbox: Sandbox, task: TaskSpec, files: Mapping[str, str], 
         code = await sandbox.run(Command(("/bin/sh", "-c", _GIVE_HOME, "sh", HOME, user)), log)
     if code != 0:
         raise SandboxFailedError(f"the agent's folder {HOME} could not be made (exit code {code}).")
+
+
+async def run_in_reach(
+    sandbox: Sandbox, command: Command, sink: OutputSink, rules: Sequence[str] | None
+) -> int:
+    """Run a command that meanwhile reaches only what `rules` allow; None is everything."""
+    if rules is None:
+        return await sandbox.run(command, sink)
+    await sandbox.modify_egress_rules(list(rules))
+    try:
+        return await sandbox.run(command, sink)
+    finally:
+        await sandbox.clear_egress_rules()
 
 
 async def bring_out(sandbox: Sandbox, source: str, target: Path, most: int = LOG_LIMIT) -> bool:
@@ -453,20 +467,7 @@ def _final(finals: Sequence[FinalMetrics], steps: int) -> FinalMetrics:
 def used_in(readings: Sequence[LogSummary]) -> AgentUsage | None:
     """Return what these turns used together; None when none of them says."""
     usages = [one.usage for one in readings if one.usage]
-    if not usages:
-        return None
-    costs = [one.cost for one in usages if one.cost is not None]
-    # A turn that was cut short tells no cost; a sum without it would be no sum.
-    known = len(costs) == len(usages)
-    return AgentUsage(
-        input_tokens=sum(one.input_tokens for one in usages),
-        cached_tokens=sum(one.cached_tokens for one in usages),
-        output_tokens=sum(one.output_tokens for one in usages),
-        cost=sum(costs) if known else None,
-        cost_source=usages[-1].cost_source if known else None,
-        model=usages[-1].model,
-        steps=sum(one.steps for one in usages),
-    )
+    return reduce(AgentUsage.plus, usages) if usages else None
 
 
 __all__ = [

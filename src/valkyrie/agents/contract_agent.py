@@ -31,7 +31,7 @@ from benchmark_runner.archive import file_sha256
 from sandboxes.folder_contents import FolderEntry, walk_folder
 from sandboxes.masker import Masker
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
-from valkyrie.agents.command import bring_out
+from valkyrie.agents.command import bring_out, run_in_reach
 from valkyrie.agents.protocol import (
     AgentCapabilities,
     AgentExit,
@@ -166,20 +166,9 @@ class ContractAgent:
                 command = Command.bash(
                     script, cwd=task.cwd, env=_environment(trial), user=task.user, timeout=task.timeouts.agent
                 )
-                ended = await self._in_reach(trial, command, log)
+                ended = exit_of(await run_in_reach(sandbox, command, log, self._egress_rules(task)))
         await self._bring_story(trial)
         return ended
-
-    async def _in_reach(self, trial: AgentTrial, command: Command, sink: OutputSink) -> AgentExit:
-        """Run it; only what contract and task allow is reached meanwhile."""
-        rules = self._egress_rules(trial.task)
-        if rules is None:
-            return exit_of(await trial.sandbox.run(command, sink))
-        await trial.sandbox.modify_egress_rules(rules)
-        try:
-            return exit_of(await trial.sandbox.run(command, sink))
-        finally:
-            await trial.sandbox.clear_egress_rules()
 
     async def _bring_story(self, trial: AgentTrial) -> None:
         """An output artifact of a name that tells what the agent did is kept as just that."""

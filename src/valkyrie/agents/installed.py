@@ -31,6 +31,7 @@ from valkyrie.agents.command import (
     LogSummary,
     append,
     make_home,
+    run_in_reach,
     together,
     used_in,
 )
@@ -316,7 +317,8 @@ class InstalledAgent(ABC):
         file = LogFile(path, log, LOG_LIMIT - _size(whole)) if number else LogFile(path, log)
         began = time.time()
         with file as sink:
-            code = await self._in_reach(trial, headless.command(trial.task, limit), sink.write)
+            rules = self._egress(trial.task, trial.model_url)
+            code = await run_in_reach(trial.sandbox, headless.command(trial.task, limit), sink.write, rules)
         with suppress(SandboxError):
             # Without it less can be read; what the agent did stands all the same.
             await self.bring(trial, kept)
@@ -329,18 +331,10 @@ class InstalledAgent(ABC):
             await asyncio.to_thread(append, whole, path)
         return code, reading, note
 
-    async def _in_reach(self, trial: AgentTrial, command: Command, sink: OutputSink) -> int:
-        """Run it; a task that allows only some hosts allows the model's as well."""
-        task = trial.task
+    def _egress(self, task: TaskSpec, model_url: str | None) -> list[str] | None:
+        """Return what may be reached: a task that allows only some hosts allows the model's as well."""
         if task.network != "allowlist":
-            return await trial.sandbox.run(command, sink)
-        await trial.sandbox.modify_egress_rules(self._egress(task, trial.model_url))
-        try:
-            return await trial.sandbox.run(command, sink)
-        finally:
-            await trial.sandbox.clear_egress_rules()
-
-    def _egress(self, task: TaskSpec, model_url: str | None) -> list[str]:
+            return None
         own = [urlsplit(model_url).hostname or ""] if model_url else list(self.hosts)
         return [*task.metadata.get("allowed_hosts", []), *(host for host in own if host)]
 

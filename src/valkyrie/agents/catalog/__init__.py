@@ -24,7 +24,6 @@ from valkyrie.agents.protocol import (
     OutputArtifact,
     exit_of,
 )
-from valkyrie.domain import Json
 from valkyrie.errors import BenchmarkError, UsageError
 
 
@@ -129,16 +128,6 @@ class NeedsNothing:
     @property
     def digest(self) -> str:
         return hashlib.sha256(f"catalog:{self.name}".encode()).hexdigest()
-
-    @property
-    def frozen(self) -> Json:
-        return {
-            "kind": "catalog",
-            "name": self.name,
-            "model": self._options.model,
-            "kwargs": dict(self._options.kwargs),
-            "secrets": dict(self._options.secrets),
-        }
 
     async def install(self, trial: AgentTrial) -> None:
         """Nothing to install."""
