@@ -15,7 +15,7 @@ import pytest
 from tests.git_repository import CONTRACT, Repository, git, served
 from valkyrie.agents.library import AgentLibrary, PushedAgent, checked_out
 from valkyrie.errors import BundleError, InfrastructureError, UserError, ValkyrieError
-from valkyrie.git.address import parse_source
+from valkyrie.git.repository import parse_source
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,7 @@ from valkyrie.benchmarks.named import registries
 from valkyrie.errors import UserError, ValkyrieError
 from valkyrie.evals.export.harbor import write_environment
 from valkyrie.evals.lint.specs import lint_spec_file
-from valkyrie.git.address import parse_source
+from valkyrie.git.repository import parse_source
 from valkyrie.specs.model import EnvironmentSpec, Stimulus, WorkspaceRepository
 from valkyrie.specs.project import Project
 

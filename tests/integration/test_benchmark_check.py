@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.benchmarks.audit.weaknesses import CHEAT, BenchmarkAudit, TaskAudit
+from valkyrie.benchmarks.audit import CHEAT, BenchmarkAudit, TaskAudit
 from valkyrie.benchmarks.task_dir.benchmark import read_lock
 from valkyrie.domain import VerifyMode
 from valkyrie.tracker.audit import AuditRequest, audit_benchmark, write_found

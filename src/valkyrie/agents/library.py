@@ -24,9 +24,17 @@ from valkyrie.agents.catalog import CATALOG
 from valkyrie.artifact_store.protocol import AGENTS, agent_key
 from valkyrie.domain import content_digest
 from valkyrie.errors import BundleError, UnknownError, UsageError, paths_shown_as
-from valkyrie.git.address import GitSource, hide_credentials
 from valkyrie.git.command import Progress
-from valkyrie.git.repository import MOST_NAMED, TIMEOUT_S, Repository, WantedCommit, not_fetched, opened
+from valkyrie.git.repository import (
+    MOST_NAMED,
+    TIMEOUT_S,
+    GitSource,
+    Repository,
+    WantedCommit,
+    hide_credentials,
+    not_fetched,
+    opened,
+)
 from valkyrie.text import did_you_mean
 from valkyrie.views import AgentView
 

@@ -39,8 +39,7 @@ from valkyrie.cli.run_outputs import take_outputs
 from valkyrie.cli.run_watch import show_table
 from valkyrie.config.values import data_folder
 from valkyrie.errors import UsageError, ValkyrieError
-from valkyrie.git.address import parse_source
-from valkyrie.git.repository import TIMEOUT_S
+from valkyrie.git.repository import TIMEOUT_S, parse_source
 from valkyrie.report.formats import NONE, moment_short, size
 from valkyrie.text import did_you_mean
 from valkyrie.views import to_json

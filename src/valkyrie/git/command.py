@@ -26,7 +26,7 @@ from typing import BinaryIO
 
 from benchmark_runner.archive import ArchiveLimits
 from valkyrie.errors import BundleError, InfrastructureError, UserError
-from valkyrie.git.address import hide_credentials
+from valkyrie.git.repository import hide_credentials
 
 OLDEST = (2, 32)
 """The first that can be told to pass over the user's settings."""

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from valkyrie.errors import UnknownError, UsageError
-from valkyrie.git.address import COMMIT, check_ref
 from valkyrie.git.command import OfflineGit
+from valkyrie.git.repository import COMMIT, check_ref
 
 LOOK_TIMEOUT_S = 20.0
 _MOST_NOTE = 64 << 10

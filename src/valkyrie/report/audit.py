@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 
 from benchmark_runner.terminal import Column, Table, TerminalStyle, safe
-from valkyrie.benchmarks.audit.weaknesses import BenchmarkAudit, TaskAudit, Weakness
+from valkyrie.benchmarks.audit import BenchmarkAudit, TaskAudit, Weakness
 from valkyrie.report.formats import NONE, plural
 
 _GREEN, _RED = "#2e7d32", "#c62828"

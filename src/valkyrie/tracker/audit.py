@@ -23,7 +23,7 @@ from pathlib import Path
 from sandboxes.protocol import is_below
 from sandboxes.work import outermost
 from valkyrie import __version__, benchmarks
-from valkyrie.benchmarks.audit.weaknesses import (
+from valkyrie.benchmarks.audit import (
     CHEAT,
     CHEAT_METHODS,
     OWN_CHEAT,

@@ -20,7 +20,7 @@ from valkyrie.errors import (
     UsageError,
     UserError,
 )
-from valkyrie.git.address import parse_source
+from valkyrie.git.repository import parse_source
 
 
 @pytest.fixture(autouse=True)

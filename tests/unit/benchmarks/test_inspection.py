@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.benchmarks.task_folders import WriteTask
-from valkyrie.benchmarks.audit.weaknesses import inspect
+from valkyrie.benchmarks.audit import inspect
 from valkyrie.benchmarks.task_dir.task import TaskDirectory
 
 ANSWER = "the long answer that nobody could guess by chance\n" * 3

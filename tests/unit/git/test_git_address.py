@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from valkyrie.errors import UsageError
-from valkyrie.git.address import GitSource, hide_credentials, parse_source
+from valkyrie.git.repository import GitSource, hide_credentials, parse_source
 
 WEB = ("https", "ssh")
 

@@ -22,11 +22,19 @@ from valkyrie.benchmarks.eval_spec.source import EvalOptions
 from valkyrie.benchmarks.task_dir.benchmark import ContentDigests
 from valkyrie.domain import content_digest as digest_of
 from valkyrie.errors import AccessError, BenchmarkError, BundleError, InfrastructureError, UsageError
-from valkyrie.git.address import COMMIT, parse_source
-from valkyrie.git.address import GitSource as Address
 from valkyrie.git.command import GitCommand
 from valkyrie.git.local import commit_in, git_dir_of, head_of, object_in
-from valkyrie.git.repository import TIMEOUT_S, Repository, WantedCommit, may_log_in, open_in, without_login
+from valkyrie.git.repository import (
+    COMMIT,
+    TIMEOUT_S,
+    Repository,
+    WantedCommit,
+    may_log_in,
+    open_in,
+    parse_source,
+    without_login,
+)
+from valkyrie.git.repository import GitSource as Address
 from valkyrie.specs.model import FileEntry, Finding, SkillRef, SpecError, Stimulus, WorkspaceRepository
 from valkyrie.specs.project import SKILL_FILE, Skill, find_skills, read_skill, skill_folders
 

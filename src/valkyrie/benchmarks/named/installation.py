@@ -30,7 +30,7 @@ from valkyrie.benchmarks.task_dir.benchmark import BenchmarkManifest, find_tasks
 from valkyrie.benchmarks.task_dir.task_toml import stray_problem
 from valkyrie.config.values import data_folder
 from valkyrie.errors import BenchmarkError, UnknownError, UsageError
-from valkyrie.git.address import parse_source
+from valkyrie.git.repository import parse_source
 from valkyrie.text import did_you_mean
 
 Say = Callable[[str], None]

@@ -18,9 +18,17 @@ from benchmark_runner.archive import disk_error
 from valkyrie.benchmarks.task_dir.benchmark import ContentDigests, find_tasks
 from valkyrie.benchmarks.task_dir.task_toml import ParsedToml, parse_toml
 from valkyrie.errors import BenchmarkError, BundleError, UsageError, paths_shown_as
-from valkyrie.git.address import COMMIT, GitSource, parse_source
 from valkyrie.git.command import Progress
-from valkyrie.git.repository import TIMEOUT_S, Repository, WantedCommit, not_fetched, opened
+from valkyrie.git.repository import (
+    COMMIT,
+    TIMEOUT_S,
+    GitSource,
+    Repository,
+    WantedCommit,
+    not_fetched,
+    opened,
+    parse_source,
+)
 from valkyrie.text import did_you_mean, read_regular
 
 _ADDRESS = re.compile(r"(https?|ssh|file)://|[\w.-]+@[\w.-]+:")

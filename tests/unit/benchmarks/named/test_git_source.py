@@ -11,7 +11,7 @@ import pytest
 from tests.git_repository import Repository, git, served
 from valkyrie.benchmarks.named.registries import PinnedFolder, fetch, fetch_all, is_repository
 from valkyrie.errors import BundleError, UnknownError, UsageError
-from valkyrie.git.address import parse_source
+from valkyrie.git.repository import parse_source
 
 TASK = {"task.toml": "", "instruction.md": "Do it.", "tests/test.sh": ("100755", "exit 0\n")}
 
