@@ -24,14 +24,13 @@ from valkyrie.agents.catalog import CATALOG
 from valkyrie.artifact_store.protocol import AGENTS, agent_key
 from valkyrie.domain import content_digest
 from valkyrie.errors import BundleError, UnknownError, UsageError, paths_shown_as
-from valkyrie.git.command import Progress
+from valkyrie.git.command import Progress, hide_credentials
 from valkyrie.git.repository import (
     MOST_NAMED,
     TIMEOUT_S,
     GitSource,
     Repository,
     WantedCommit,
-    hide_credentials,
     not_fetched,
     opened,
 )

@@ -26,7 +26,6 @@ from typing import BinaryIO
 
 from benchmark_runner.archive import ArchiveLimits
 from valkyrie.errors import BundleError, InfrastructureError, UserError
-from valkyrie.git.repository import hide_credentials
 
 OLDEST = (2, 32)
 """The first that can be told to pass over the user's settings."""
@@ -360,3 +359,11 @@ def _lines(messages: Path) -> tuple[str, ...]:
         text = file.read().decode(errors="replace")
     lines = ("".join(char for char in line if char.isprintable()) for line in re.split(r"[\r\n]+", text))
     return tuple(hide_credentials(line.strip())[:300] for line in lines if line.strip())
+
+
+_CREDENTIALS = re.compile(r"://[^/@\s]*@")
+
+
+def hide_credentials(text: str) -> str:
+    """The text without what stands before the @ of a URL."""
+    return _CREDENTIALS.sub("://***@", text)

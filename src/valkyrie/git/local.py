@@ -20,7 +20,9 @@ from pathlib import Path
 
 from valkyrie.errors import UnknownError, UsageError
 from valkyrie.git.command import OfflineGit
-from valkyrie.git.repository import COMMIT, check_ref
+
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_REF = re.compile(r"(?![-/.])[^\x00-\x20\x7f~^:?*\[\\]{1,250}")
 
 LOOK_TIMEOUT_S = 20.0
 _MOST_NOTE = 64 << 10
@@ -294,3 +296,11 @@ def _quoted(path: str) -> str:
     """Return a path as git reads it in a list of alternates."""
     escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
+
+
+def check_ref(ref: str) -> str:
+    """A name a branch or tag can have, or a commit; UsageError otherwise."""
+    wrong = ".." in ref or "@{" in ref or "//" in ref or ref.endswith(("/", ".", ".lock")) or "/." in ref
+    if not _REF.fullmatch(ref) or wrong:
+        raise UsageError(f"{ref!r} is no branch, tag or commit.")
+    return ref

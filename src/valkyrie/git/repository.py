@@ -14,18 +14,15 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from benchmark_runner.archive import DEEPEST, ArchiveLimits
 from valkyrie.config import values
 from valkyrie.errors import AccessError, BundleError, InfrastructureError, UnknownError, UsageError, UserError
-from valkyrie.git.command import GitCommand, Progress
-from valkyrie.git.local import link_repository, object_format
+from valkyrie.git.command import GitCommand, Progress, hide_credentials
+from valkyrie.git.local import COMMIT, check_ref, link_repository, object_format
 from valkyrie.text import did_you_mean
 
 FORMS = "https://host/owner/repository, git@host:owner/repository, or either with /tree/BRANCH/FOLDER behind"
-COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _SCP = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*:(?!//)(?P<path>[^-:].*)")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 _BARE = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+/.+")
-_CREDENTIALS = re.compile(r"://[^/@\s]*@")
-_REF = re.compile(r"(?![-/.])[^\x00-\x20\x7f~^:?*\[\\]{1,250}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +86,6 @@ def parse_source(text: str, ref: str | None = None) -> GitSource:
         return _from_segments(text, ("ssh",), ref)
     hint = f" Did you mean https://{text}?" if _BARE.fullmatch(text) else ""
     raise UsageError(f"{hide_credentials(text)!r} is no address of a repository; name it as {FORMS}.{hint}")
-
-
-def hide_credentials(text: str) -> str:
-    """The text without what stands before the @ of a URL."""
-    return _CREDENTIALS.sub("://***@", text)
-
-
-def check_ref(ref: str) -> str:
-    """A name a branch or tag can have, or a commit; UsageError otherwise."""
-    wrong = ".." in ref or "@{" in ref or "//" in ref or ref.endswith(("/", ".", ".lock")) or "/." in ref
-    if not _REF.fullmatch(ref) or wrong:
-        raise UsageError(f"{ref!r} is no branch, tag or commit.")
-    return ref
 
 
 def _from_url(text: str, ref: str | None) -> GitSource:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from valkyrie.errors import UsageError
-from valkyrie.git.repository import GitSource, hide_credentials, parse_source
+from valkyrie.git.command import hide_credentials
+from valkyrie.git.repository import GitSource, parse_source
 
 WEB = ("https", "ssh")
 

@@ -23,9 +23,8 @@ from valkyrie.benchmarks.task_dir.benchmark import ContentDigests
 from valkyrie.domain import content_digest as digest_of
 from valkyrie.errors import AccessError, BenchmarkError, BundleError, InfrastructureError, UsageError
 from valkyrie.git.command import GitCommand
-from valkyrie.git.local import commit_in, git_dir_of, head_of, object_in
+from valkyrie.git.local import COMMIT, commit_in, git_dir_of, head_of, object_in
 from valkyrie.git.repository import (
-    COMMIT,
     TIMEOUT_S,
     Repository,
     WantedCommit,

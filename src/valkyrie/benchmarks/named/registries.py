@@ -19,8 +19,8 @@ from valkyrie.benchmarks.task_dir.benchmark import ContentDigests, find_tasks
 from valkyrie.benchmarks.task_dir.task_toml import ParsedToml, parse_toml
 from valkyrie.errors import BenchmarkError, BundleError, UsageError, paths_shown_as
 from valkyrie.git.command import Progress
+from valkyrie.git.local import COMMIT
 from valkyrie.git.repository import (
-    COMMIT,
     TIMEOUT_S,
     GitSource,
     Repository,
