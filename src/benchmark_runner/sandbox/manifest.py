@@ -276,27 +276,9 @@ async def generate_manifest(
     if not listed:
         raise ValueError(f"dataset {dataset!r} has no tasks.")
     gate = asyncio.Semaphore(AT_ONCE)
-
-    async def part(task: V1Task) -> TaskPart:
-        async with gate:
-            said = await client.retrieve_task(task.id, dataset=dataset)
-        refuse_snapshot(said.source, task.id)
-        refuse_host_folder(said.source, task.id)
-        if said.source is not None and said.source.type not in ("image", "host"):
-            raise ValueError(f"task {task.id} needs a sandbox of type {said.source.type}, not of an image.")
-        return TaskPart(
-            id=task.id,
-            question=task.question,
-            timeout=said.agent_timeout if said.agent_timeout is not None else task.timeout,
-            image=said.source.image if isinstance(said.source, ImageSource) else None,
-            resources=said.resources,
-            cwd=said.cwd,
-            problem_path=said.problem_path,
-        )
-
     async with asyncio.TaskGroup() as group:
         version = group.create_task(client.version(dataset))
-        parts = [group.create_task(part(task)) for task in listed]
+        parts = [group.create_task(_task_part(client, dataset, task, gate)) for task in listed]
     made = Manifest(
         benchmark=benchmark,
         service=ServicePart(url=service_url),
@@ -319,6 +301,27 @@ async def generate_manifest(
         dataset_fingerprint=made.fingerprint(),
     )
     return made
+
+
+async def _task_part(
+    client: BenchmarkServiceClient, dataset: str, task: V1Task, gate: asyncio.Semaphore
+) -> TaskPart:
+    """A task as the manifest pins it. ValueError where only its owner has the sandbox it needs."""
+    async with gate:
+        said = await client.retrieve_task(task.id, dataset=dataset)
+    refuse_snapshot(said.source, task.id)
+    refuse_host_folder(said.source, task.id)
+    if said.source is not None and said.source.type not in ("image", "host"):
+        raise ValueError(f"task {task.id} needs a sandbox of type {said.source.type}, not of an image.")
+    return TaskPart(
+        id=task.id,
+        question=task.question,
+        timeout=said.agent_timeout if said.agent_timeout is not None else task.timeout,
+        image=said.source.image if isinstance(said.source, ImageSource) else None,
+        resources=said.resources,
+        cwd=said.cwd,
+        problem_path=said.problem_path,
+    )
 
 
 async def write_manifest(
