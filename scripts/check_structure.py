@@ -26,7 +26,7 @@ RIDDLES = {"What", "Whether", "Where", "How", "Why", "Which", "Who", "Whose", "W
 """Words that begin a docstring without a verb."""
 SMALL = 130
 """A module of at most so many lines with one importer beside it belongs into that importer."""
-MOST_LOCAL_IMPORTS = 640
+MOST_LOCAL_IMPORTS = 240
 MOST_SINGLE_IMPORTERS = 25
 
 
